@@ -1,0 +1,141 @@
+"""A client's batches: which samples in which order, a pure function of (seed, round, client, epoch)."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Sampler, Subset, TensorDataset, default_collate
+
+from fl_lightning.randomness import generator_for
+
+
+class ClientBatches(Sampler[list[int]]):
+    """A batch sampler over one client's samples: reshuffled every epoch, the last, partial batch kept.
+
+    Args:
+        indices: the client's samples.
+        batch_size: samples a batch.
+        key: (seed, round, client), which fixes the order.
+        merge_single: whether a last batch of one sample joins the one before, as BatchNorm needs it.
+    """
+
+    def __init__(
+        self, indices: np.ndarray, batch_size: int, key: tuple[int, int, int], merge_single: bool = False
+    ) -> None:
+        self.indices = indices
+        self.key = key
+        self.epoch = 0
+        starts = list(range(0, len(indices), batch_size))
+        if merge_single and len(starts) > 1 and len(indices) - starts[-1] == 1:
+            starts.pop()
+        self.starts = starts
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by Lightning before each local epoch."""
+        self.epoch = epoch
+
+    @property
+    def sampler(self) -> "ClientBatches":
+        """Lightning looks for ``set_epoch`` here."""
+        return self
+
+    def arrays(self) -> list[np.ndarray]:
+        """The epoch's batches as index arrays."""
+        order = generator_for("batches", *self.key, self.epoch).permutation(self.indices)
+        return np.split(order, self.starts[1:])
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self.arrays():
+            yield batch.tolist()
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+class TensorLoader:
+    """Batches of data held as tensors, taken by index: no worker processes, no sample-by-sample collation.
+
+    It gives what a ``DataLoader`` over the same ``TensorDataset`` gives, on the device where the tensors are.
+    """
+
+    def __init__(self, tensors: tuple[Tensor, ...], batch_sampler: ClientBatches) -> None:
+        self.tensors = tensors
+        self.batch_sampler = batch_sampler
+
+    def __iter__(self) -> Iterator[list[Tensor]]:
+        for batch in self.batch_sampler.arrays():
+            index = torch.from_numpy(batch).to(self.tensors[0].device, non_blocking=True)
+            yield [tensor.index_select(0, index) for tensor in self.tensors]
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler)
+
+
+@dataclass
+class TrainingData:
+    """The training data of all clients, and how it is loaded: what the source's own loader says."""
+
+    dataset: Dataset
+    batch_size: int | None
+    collate_fn: Callable[[list[Any]], Any]
+    num_workers: int = 0
+    pin_memory: bool = False
+
+    @classmethod
+    def from_loader(cls, loader: DataLoader) -> "TrainingData":
+        """Takes data set, batch size and collate function from a loader."""
+        tensors = _as_tensors(loader.dataset)
+        dataset = loader.dataset if tensors is None else TensorDataset(*tensors)
+        return cls(dataset, loader.batch_size, loader.collate_fn, loader.num_workers, loader.pin_memory)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        """The data as tensors with the sample as first dimension, if it is held so."""
+        if type(self.dataset) is TensorDataset and self.collate_fn is default_collate:
+            return self.dataset.tensors
+        return None
+
+    def to(self, device: torch.device) -> "TrainingData":
+        """The same data on ``device``, if it is held as tensors and they fit into half of its free memory."""
+        tensors = self.tensors
+        if tensors is None or device.type == "cpu" or not _fits(tensors, device):
+            return self
+        moved = TensorDataset(*(tensor.to(device) for tensor in tensors))
+        return TrainingData(moved, self.batch_size, self.collate_fn)
+
+    def loader(self, batches: ClientBatches) -> TensorLoader | DataLoader:
+        """A loader over one client's batches."""
+        tensors = self.tensors
+        if tensors is not None:
+            return TensorLoader(tensors, batches)
+        return DataLoader(
+            self.dataset,
+            batch_sampler=batches,
+            collate_fn=self.collate_fn,
+            num_workers=self.num_workers,
+            pin_memory=self.pin_memory,
+        )
+
+
+def _as_tensors(dataset: Dataset) -> tuple[Tensor, ...] | None:
+    """The tensors of a TensorDataset, also behind a Subset (what random_split gives) or a ConcatDataset."""
+    if type(dataset) is TensorDataset:
+        return dataset.tensors
+    if type(dataset) is Subset and (tensors := _as_tensors(dataset.dataset)) is not None:
+        index = torch.as_tensor(dataset.indices)
+        return tuple(tensor[index] for tensor in tensors)
+    if type(dataset) is ConcatDataset:
+        parts = [_as_tensors(part) for part in dataset.datasets]
+        if None not in parts:
+            return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))  # type: ignore[arg-type]
+    return None
+
+
+def _fits(tensors: tuple[Tensor, ...], device: torch.device) -> bool:
+    if device.type != "cuda":
+        return True
+    free, _ = torch.cuda.mem_get_info(device)
+    return sum(tensor.nbytes for tensor in tensors) < free / 2

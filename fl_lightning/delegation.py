@@ -1,0 +1,33 @@
+"""Handing Lightning's hooks on from a wrapper to the object it wraps."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from pytorch_lightning import LightningModule
+from pytorch_lightning.utilities.model_helpers import is_overridden
+
+
+class Delegate:
+    """Calls another object's hook as if Lightning had called it there, so that ``self.log`` works inside."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner = owner
+        self.name = name
+        #: Lightning looks here for the signature, and for whether the hook is overridden
+        self.__wrapped__ = getattr(owner, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self.owner, LightningModule):
+            return self.__wrapped__(*args, **kwargs)
+        outer, self.owner._current_fx_name = self.owner._current_fx_name, self.name
+        try:
+            return self.__wrapped__(*args, **kwargs)
+        finally:
+            self.owner._current_fx_name = outer
+
+
+def delegate_hooks(wrapper: Any, owner: Any, names: Iterable[str]) -> None:
+    """Makes those of the hooks that ``owner`` overrides the hooks of ``wrapper``."""
+    for name in names:
+        if is_overridden(name, owner):
+            setattr(wrapper, name, Delegate(owner, name))

@@ -1,0 +1,234 @@
+"""Local training: what a client does between receiving the global model and sending its own."""
+
+import copy
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning_fabric.plugins.environments import LightningEnvironment
+from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
+from pytorch_lightning.loggers.logger import DummyLogger
+from pytorch_lightning.strategies import SingleDeviceStrategy
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.utilities.seed import isolate_rng
+from torch import Tensor
+
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.randomness import seed_for, seed_global_generators
+from fl_lightning.resident import ResidentClient
+from fl_lightning.state import StateDict
+from fl_lightning.update import ClientUpdate
+
+
+# What a client's Trainer would say on every start, and nobody can act on.
+_NOISE = (
+    ".*number of training batches .* is smaller than the logging interval",
+    ".*does not have many workers",
+    ".*defined a `validation_step` but have no `val_dataloader`",
+    ".*treespec, LeafSpec.* is deprecated",
+)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What clients may know of the round they train in.
+
+    Args:
+        number: counted from 0.
+        num_rounds: how many the run has; None if rounds do not limit it.
+        seed: the run's seed.
+        start: the global state that the clients start from.
+    """
+
+    number: int
+    num_rounds: int | None
+    seed: int
+    start: StateDict
+
+
+class ClientCallback(Callback):
+    """A callback of the client's Trainer that can see the federation: the client's half of an algorithm.
+
+    Every client gets a fresh copy in every round, with these attributes set before its training starts.
+    """
+
+    client: int
+    round: Round
+    local_training: "LocalTraining"
+
+
+class LocalTraining:
+    """How a client trains: by a short-lived Trainer of its own.
+
+    Args:
+        epochs: passes over the client's data a round.
+        batch_size: samples a batch; by default that of the source's training loader.
+        callbacks: Lightning callbacks of the client's Trainer; every client gets a fresh copy. Those derived from
+            :class:`fl_lightning.callbacks.ClientCallback` can see round and client.
+        trainer_flags: further flags of the client's Trainer, such as ``gradient_clip_val`` or ``precision``.
+    """
+
+    def __init__(
+        self,
+        epochs: int = 1,
+        batch_size: int | None = None,
+        callbacks: list[Callback] | None = None,
+        **trainer_flags: Any,
+    ) -> None:
+        if epochs < 1:
+            raise MisconfigurationException(f"epochs={epochs}, but a client trains: set client.epochs to 1 or more")
+        if batch_size is not None and batch_size < 1:
+            raise MisconfigurationException(f"batch_size={batch_size}: set client.batch_size to 1 or more")
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.callbacks = callbacks or []
+        self._trainer_flags = trainer_flags
+
+    def prepare(self, module: LightningModule, data: FederatedDataModule) -> None:
+        """Called once, when the global model is on its device and its state is restored."""
+        self._data = data
+        self._resident = ResidentClient(module)
+        self._device = module.device
+        self._check_batch_norm()
+        data.move_to(self._device)
+        for message in _NOISE:
+            warnings.filterwarnings("ignore", message)
+
+    def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
+        """Trains the clients one after the other, each from the round's start, and gives their updates as they come."""
+        with isolate_rng(), torch.autocast(self._device.type, enabled=False), _quiet_trainers():
+            for client in clients:
+                seed_global_generators(seed_for("client", round.seed, round.number, client))
+                yield self._train(client, round)
+
+    def _train(self, client: int, round: Round) -> ClientUpdate:
+        model = self._resident.play(round.start)
+        loader = self._data.client_loader(client, round.number, self.batch_size, self._resident.has_batch_norm)
+        record = _Record()
+        trainer = self._trainer([*self._callbacks_for(client, round), record])
+        trainer.fit(model, datamodule=_with_loader(self._data.source, loader))
+        return ClientUpdate(
+            client=client,
+            state=_snapshot(model),
+            num_samples=self._data.num_samples(client),
+            class_counts=self._data.class_counts(client),
+            num_steps=trainer.global_step,
+            learning_rate=record.learning_rate,
+            metrics=record.metrics(),
+        )
+
+    def _trainer(self, callbacks: list[Callback]) -> Trainer:
+        return Trainer(
+            accelerator=self._device.type,
+            devices=1,
+            num_nodes=1,
+            strategy=_ResidentStrategy(self._device),
+            plugins=[LightningEnvironment()],
+            logger=DummyLogger(),
+            callbacks=callbacks,
+            max_epochs=self.epochs,
+            limit_val_batches=0,
+            num_sanity_val_steps=0,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_autolog_hparams=False,
+            use_distributed_sampler=False,
+            barebones=False,
+            **self._trainer_flags,
+        )
+
+    def _callbacks_for(self, client: int, round: Round) -> list[Callback]:
+        callbacks = copy.deepcopy(self.callbacks)
+        for callback in callbacks:
+            if isinstance(callback, ClientCallback):
+                callback.client, callback.round, callback.local_training = client, round, self
+        return callbacks
+
+    def _check_batch_norm(self) -> None:
+        if not self._resident.has_batch_norm:
+            return
+        if (self.batch_size or self._data.data.batch_size) == 1:
+            raise MisconfigurationException(
+                "batch_size=1, but BatchNorm needs two samples a batch: set client.batch_size to 2 or more"
+            )
+        for client in range(self._data.num_clients):
+            if self._data.num_samples(client) == 1:
+                raise MisconfigurationException(
+                    f"client {client} has a single sample, but BatchNorm needs two a batch:"
+                    " share the data among fewer clients, or use another normalisation"
+                )
+
+
+class _ResidentStrategy(SingleDeviceStrategy):
+    """Leaves the model where it is: the next client uses the same tensors."""
+
+    def teardown(self) -> None:
+        self.optimizers = []
+        self.precision_plugin.teardown()
+
+
+class _Record(Callback):
+    """What a client reports of its training. Stays on the device: reading a loss would make a GPU wait."""
+
+    def __init__(self) -> None:
+        self.learning_rate: float | None = None
+        self._loss_sum: Tensor | None = None
+        self._batches = 0
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for config in trainer.lr_scheduler_configs:
+            if config.monitor is not None and config.monitor.startswith("val"):
+                raise MisconfigurationException(
+                    f"a learning-rate scheduler monitors {config.monitor!r}, which a client never sees, for validation"
+                    " is the server's: monitor a training metric, or use a scheduler without a monitor"
+                )
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if isinstance(loss, Tensor):
+            loss = loss.detach().float()
+            self._loss_sum = loss if self._loss_sum is None else self._loss_sum + loss
+            self._batches += 1
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.optimizers:
+            self.learning_rate = float(trainer.optimizers[0].param_groups[0]["lr"])
+
+    def metrics(self) -> dict[str, Tensor]:
+        return {} if self._loss_sum is None else {"loss": self._loss_sum / self._batches}
+
+
+def _with_loader(source: LightningDataModule, loader: Any) -> LightningDataModule:
+    """The source with one client's batches: its other attributes and its batch hooks are there as in a plain run."""
+    data = copy.copy(source)
+    data.train_dataloader = lambda: loader  # type: ignore[method-assign]
+    for name in ("prepare_data", "setup", "teardown"):
+        setattr(data, name, _nothing)
+    return data
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _snapshot(model: LightningModule) -> StateDict:
+    return {name: value.detach().clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+
+
+@contextmanager
+def _quiet_trainers() -> Iterator[None]:
+    """A Trainer announces itself on every start; a thousand clients need not."""
+    logger = logging.getLogger("pytorch_lightning.utilities.rank_zero")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

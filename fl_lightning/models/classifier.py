@@ -1,0 +1,74 @@
+"""A LightningModule for any network that classifies."""
+
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningModule
+from pytorch_lightning.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.nn import functional
+from torchmetrics import MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision, MulticlassRecall
+
+
+class Classifier(LightningModule):
+    """Cross-entropy on a network's logits; logs loss, accuracy, macro precision, recall and F1.
+
+    Args:
+        net: maps a batch of inputs to logits.
+        num_classes: how many classes there are.
+        optimizer: makes the clients' optimiser from their parameters; by default SGD with learning rate 0.05.
+    """
+
+    def __init__(self, net: nn.Module, num_classes: int = 10, optimizer: OptimizerCallable | None = None) -> None:
+        super().__init__()
+        self.save_hyperparameters(ignore=["net", "optimizer"])
+        self.net = net
+        self.optimizer = optimizer
+        metrics = MetricCollection(
+            {
+                "accuracy": MulticlassAccuracy(num_classes, average="micro"),
+                "macro_precision": MulticlassPrecision(num_classes),
+                "macro_recall": MulticlassRecall(num_classes),
+                "macro_f1": MulticlassF1Score(num_classes),
+            }
+        )
+        self.val_metrics = metrics.clone(prefix="val/")
+        self.test_metrics = metrics.clone(prefix="test/")
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits."""
+        logits: Tensor = self.net(inputs)
+        return logits
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        """The mean cross-entropy of a batch."""
+        inputs, labels = batch
+        return functional.cross_entropy(self(inputs), labels)
+
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        """Logs ``val/...``."""
+        self._evaluate("val", self.val_metrics, batch)
+
+    def test_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        """Logs ``test/...``."""
+        self._evaluate("test", self.test_metrics, batch)
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The most likely classes."""
+        inputs = batch[0] if isinstance(batch, list | tuple) else batch
+        classes: Tensor = self(inputs).argmax(dim=1)
+        return classes
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The clients' optimiser, fresh in every round."""
+        if self.optimizer is None:
+            return torch.optim.SGD(self.parameters(), lr=0.05)
+        return self.optimizer(self.parameters())
+
+    def _evaluate(self, stage: str, metrics: MetricCollection, batch: list[Tensor]) -> None:
+        inputs, labels = batch
+        logits = self(inputs)
+        metrics(logits, labels)
+        self.log(f"{stage}/loss", functional.cross_entropy(logits, labels), on_epoch=True, batch_size=len(labels))
+        self.log_dict(metrics, on_epoch=True, prog_bar=False, batch_size=len(labels))

@@ -1,0 +1,69 @@
+"""Networks: plain ``nn.Module``s that map a batch of images to logits."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+
+class MLP(nn.Sequential):
+    """Fully connected layers with ReLU between them.
+
+    Args:
+        inputs: values an image.
+        hidden: widths of the hidden layers.
+        num_classes: width of the last.
+    """
+
+    def __init__(self, inputs: int = 784, hidden: Sequence[int] = (200,), num_classes: int = 10) -> None:
+        layers: list[nn.Module] = [nn.Flatten()]
+        for width in hidden:
+            layers += [nn.Linear(inputs, width), nn.ReLU()]
+            inputs = width
+        super().__init__(*layers, nn.Linear(inputs, num_classes))
+
+
+class DigitsCNN(nn.Sequential):
+    """A small CNN for the bundled 8 × 8 digits: two 3 × 3 convolutions, pooling after each, one hidden layer.
+
+    Args:
+        channels: of the two convolutions.
+        hidden: width of the hidden layer.
+        num_classes: width of the last.
+    """
+
+    def __init__(self, channels: tuple[int, int] = (16, 32), hidden: int = 64, num_classes: int = 10) -> None:
+        first, second = channels
+        super().__init__(
+            nn.Conv2d(1, first, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(first, second, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(second * 4, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, num_classes),
+        )
+
+
+class MnistCNN(nn.Sequential):
+    """FedNNNN's CNN for 28 × 28 images (its Table 3), 431,080 parameters.
+
+    Args:
+        num_classes: width of the last layer.
+    """
+
+    def __init__(self, num_classes: int = 10) -> None:
+        super().__init__(
+            nn.Conv2d(1, 20, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(20, 50, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(50 * 4 * 4, 500),
+            nn.ReLU(),
+            nn.Linear(500, num_classes),
+        )
