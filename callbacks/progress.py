@@ -24,7 +24,7 @@ class RoundProgressBar(TQDMProgressBar, RoundCallback):
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         """Called before each round."""
-        super().on_train_epoch_start(trainer)
+        self.train_progress_bar.reset()
         last = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
         self.train_progress_bar.set_description(f"Round {trainer.current_epoch + 1}{last}")
 

@@ -13,6 +13,7 @@ from lightning_fabric.plugins.environments import LightningEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.strategies import SingleDeviceStrategy
+from pytorch_lightning.trainer.connectors import callback_connector
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
@@ -100,7 +101,7 @@ class LocalTraining:
 
     def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
         """Trains the clients one after the other, each from the round's start, and gives their updates as they come."""
-        with isolate_rng(), torch.autocast(self._device.type, enabled=False), _quiet_trainers():
+        with isolate_rng(), torch.autocast(self._device.type, enabled=False), _quick_trainers():
             for client in clients:
                 seed_global_generators(seed_for("client", round.seed, round.number, client))
                 yield self._train(client, round)
@@ -167,6 +168,9 @@ class LocalTraining:
 class _ResidentStrategy(SingleDeviceStrategy):
     """Leaves the model where it is: the next client uses the same tensors."""
 
+    def model_to_device(self) -> None:
+        pass
+
     def teardown(self) -> None:
         self.optimizers = []
         self.precision_plugin.teardown()
@@ -223,12 +227,17 @@ def _snapshot(model: LightningModule) -> StateDict:
 
 
 @contextmanager
-def _quiet_trainers() -> Iterator[None]:
-    """A Trainer announces itself on every start; a thousand clients need not."""
+def _quick_trainers() -> Iterator[None]:
+    """Trainers start without announcing themselves, and without a search of all installed packages for callbacks.
+
+    Those that a package adds to every Trainer are the server's; a client has what its configuration says.
+    """
     logger = logging.getLogger("pytorch_lightning.utilities.rank_zero")
-    level = logger.level
+    level, search = logger.level, callback_connector._load_external_callbacks
     logger.setLevel(logging.WARNING)
+    callback_connector._load_external_callbacks = lambda group: []
     try:
         yield
     finally:
         logger.setLevel(level)
+        callback_connector._load_external_callbacks = search

@@ -23,10 +23,17 @@ def generator_for(purpose: str, *key: int) -> np.random.Generator:
 
 
 def seed_global_generators(seed: int) -> None:
-    """Seeds Python's, NumPy's and torch's global generators, all devices included."""
+    """Seeds Python's, NumPy's and torch's global generators, all devices included.
+
+    Not by ``torch.manual_seed``: where CUDA is installed but not in use, it remembers every call, with a traceback.
+    """
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+    elif torch.backends.mps.is_available():
+        torch.mps.manual_seed(seed)
 
 
 def run_seed() -> int:

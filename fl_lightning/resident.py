@@ -8,6 +8,7 @@ import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
+from torchmetrics import Metric, MetricCollection
 
 # These ran once, on the global model: a second `setup` could build a layer anew, `configure_callbacks` would write a
 # checkpoint a client.
@@ -17,8 +18,9 @@ _RUN_ONCE = ("prepare_data", "setup", "configure_model", "configure_callbacks", 
 class ResidentClient:
     """Tensors that are loaded in place, with Python state that is fresh for every client.
 
-    Loading the state dict alone would leak: whatever a module keeps outside it (counters, metrics, caches, the
-    training mode) would pass from client to client.
+    Loading the state dict alone would leak: whatever a module keeps outside it (counters, caches, the training mode)
+    would pass from client to client. Metrics are reset instead of copied: that is what their ``reset`` is for, and
+    copying a collection of them takes longer than ten training steps of a small network.
 
     Args:
         module: the global model, set up and on its device.
@@ -30,6 +32,11 @@ class ResidentClient:
         for name in _RUN_ONCE:
             setattr(self._pristine, name, _nothing)
         self._tensors = self._pristine.state_dict(keep_vars=True)
+        self._metrics = [layer for layer in self._pristine.modules() if isinstance(layer, Metric | MetricCollection)]
+        for metric in self._metrics:
+            if isinstance(metric, Metric):  # a client's metric is its own, also where ranks could exchange
+                metric.distributed_available_fn = _never
+        self._shared = {id(item): item for item in [*self._tensors.values(), *self._metrics]}
         self.has_batch_norm = any(isinstance(layer, _BatchNorm) for layer in module.modules())
 
     def play(self, state: Mapping[str, Tensor]) -> LightningModule:
@@ -39,7 +46,14 @@ class ResidentClient:
                 if isinstance(tensor, Tensor):
                     tensor.copy_(state[name])
                     tensor.grad = None
-        return copy.deepcopy(self._pristine, memo={id(tensor): tensor for tensor in self._tensors.values()})
+        for metric in self._metrics:
+            if isinstance(metric, Metric) and metric.update_called:
+                metric.reset()
+        return copy.deepcopy(self._pristine, memo=dict(self._shared))
+
+
+def _never() -> bool:
+    return False
 
 
 def _nothing(*_: Any, **__: Any) -> None:

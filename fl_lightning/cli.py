@@ -1,0 +1,181 @@
+"""The ``fl-lightning`` command: a LightningCLI whose run is a federation."""
+
+import logging
+import os
+import re
+import shutil
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
+
+import fl_lightning.aggregation
+import fl_lightning.models  # noqa: F401  short class names resolve among what is imported
+from fl_lightning.callbacks import FederatedServer, RunSummary
+from fl_lightning.complaints import explain
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.local import LocalTraining
+from fl_lightning.module import FederatedModule
+
+RUNS = "runs"
+
+
+class FederatedCLI(LightningCLI):
+    """``fl-lightning fit|validate|test``: sections model, data, client, server, trainer."""
+
+    def __init__(self, args: ArgsType = None) -> None:
+        super().__init__(
+            LightningModule,
+            FederatedDataModule,
+            subclass_mode_model=True,
+            auto_configure_optimizers=False,
+            save_config_callback=SaveRunConfig,
+            seed_everything_default=0,
+            trainer_defaults={"enable_model_summary": False, "callbacks": [RunSummary()]},
+            parser_class=_Parser,
+            args=args,
+        )
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the sections ``client`` and ``server``."""
+        parser.add_class_arguments(LocalTraining, "client")
+        parser.add_lightning_class_args(FederatedServer, "server")
+        parser.link_arguments("client", "server.client", apply_on="instantiate")
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Those of LightningCLI that make sense for a federation."""
+        commands = LightningCLI.subcommands()
+        return {name: commands[name] for name in ("fit", "validate", "test")}
+
+    def _parse_ckpt_path(self) -> None:
+        """A checkpoint's hyper-parameters do not beat the configuration; a model that does not fit is refused."""
+
+    def before_instantiate_classes(self) -> None:
+        """Decides where the run is kept: ``runs/<names of the configs>/version_<n>``, or where it was resumed from."""
+        self._logger: TensorBoardLogger | None = None
+        config = self.config[self.subcommand]
+        config.ckpt_path = self._resolve(config.ckpt_path)
+        if self.subcommand != "fit":
+            config.trainer.logger = False
+            return
+        if config.trainer.logger in (None, True):
+            run = Path(config.ckpt_path).parent.parent if config.ckpt_path else None
+            self._logger = (
+                TensorBoardLogger(run.parent, name="", version=run.name)
+                if run is not None and (run / SaveRunConfig.FILE).is_file()
+                else TensorBoardLogger(config.trainer.default_root_dir or RUNS, name=self._name())
+            )
+
+    def instantiate_classes(self) -> None:
+        """Wraps the model."""
+        super().instantiate_classes()
+        self.model = FederatedModule(self.model)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Puts the logger in."""
+        if self._logger is not None:
+            kwargs["logger"] = self._logger
+        return super().instantiate_trainer(**kwargs)
+
+    def fit(self, **kwargs: Any) -> None:
+        """Runs ``Trainer.fit``; a run that was refused before its first round leaves no folder behind."""
+        try:
+            self.trainer.fit(**kwargs)
+        except MisconfigurationException:
+            if self._logger is not None and kwargs.get("ckpt_path") is None:
+                folder = Path(self._logger.log_dir)
+                if not (folder / "checkpoints").exists():
+                    shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def _name(self) -> str:
+        paths = [Path(str(path)) for path in self.config[self.subcommand].config or []]
+        # a run's own config.yaml stands in runs/<name>/version_<n>/
+        names = [path.parent.parent.name if path.name == SaveRunConfig.FILE else path.stem for path in paths]
+        return "-".join(names) or "run"
+
+    def _resolve(self, ckpt_path: str | None) -> str | None:
+        if ckpt_path == "last":
+            folder = Path(self.config[self.subcommand].trainer.default_root_dir or RUNS, self._name())
+            found = sorted(folder.glob("*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime)
+            if not found:
+                raise MisconfigurationException(
+                    f"ckpt_path=last, but {folder} holds no run with a checkpoint: leave --ckpt_path out to start one"
+                )
+            return str(found[-1])
+        if ckpt_path and "://" not in ckpt_path and ckpt_path not in ("best", "hpc") and not Path(ckpt_path).is_file():
+            raise MisconfigurationException(f"ckpt_path={ckpt_path}: there is no such file")
+        return ckpt_path
+
+
+class SaveRunConfig(SaveConfigCallback):
+    """Saves the configuration beside the logs of a fit. A folder that holds a run is only ever continued."""
+
+    FILE = "config.yaml"
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Called before the model is set up."""
+        if stage != "fit" or trainer.log_dir is None or not trainer.loggers:
+            return
+        taken = (Path(trainer.log_dir) / self.FILE).is_file()
+        if taken and self.config.ckpt_path is None:
+            raise MisconfigurationException(
+                f"{trainer.log_dir} already holds a run: choose another folder for the logger, or continue that run with"
+                f" --ckpt_path {Path(trainer.log_dir) / 'checkpoints' / 'last.ckpt'}"
+            )
+        if not taken:
+            self.config = self.config.clone()
+            self.config.ckpt_path = None  # a rerun of this config starts anew
+            super().setup(trainer, pl_module, stage)
+
+
+class _Parser(LightningArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        raise MisconfigurationException(explain(message)) from ex
+
+
+def main(args: ArgsType = None) -> None:
+    """The console script. A user's mistake gets one line; exit codes: 2 a mistake, 130 Ctrl-C, 143 SIGTERM."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # console scripts do not see the user's own modules otherwise
+    _keep_quiet()
+    try:
+        FederatedCLI(args)
+    except SIGTERMException:
+        sys.exit(143)
+    except SystemExit as exit:
+        sys.exit(130 if isinstance(exit.__context__, KeyboardInterrupt) else exit.code)
+    except Exception as error:
+        mistake = _mistake_behind(error)
+        if mistake is None:
+            raise
+        print(f"error: {explain(str(mistake))}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _mistake_behind(error: BaseException | None) -> BaseException | None:
+    while error is not None:
+        if isinstance(error, MisconfigurationException):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _keep_quiet() -> None:
+    warnings.filterwarnings("ignore", ".*treespec, LeafSpec.* is deprecated")
+    warnings.filterwarnings("ignore", ".*does not have many workers")
+    rank_zero = logging.getLogger("pytorch_lightning.utilities.rank_zero")
+    rank_zero.addFilter(lambda record: not re.match("💡 Tip|TPU available|`Trainer.fit` stopped", record.getMessage()))
+    logging.getLogger("lightning_fabric.utilities.seed").setLevel(logging.WARNING)
+
+
+if __name__ == "__main__":
+    main()
