@@ -172,6 +172,7 @@ def _mistake_behind(error: BaseException | None) -> BaseException | None:
 def _keep_quiet() -> None:
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.* is deprecated")
     warnings.filterwarnings("ignore", ".*does not have many workers")
+    warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty")
     rank_zero = logging.getLogger("pytorch_lightning.utilities.rank_zero")
     rank_zero.addFilter(lambda record: not re.match("💡 Tip|TPU available|`Trainer.fit` stopped", record.getMessage()))
     logging.getLogger("lightning_fabric.utilities.seed").setLevel(logging.WARNING)

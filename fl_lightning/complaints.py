@@ -24,7 +24,7 @@ def explain(message: str) -> str:
 def _innermost(message: str) -> tuple[str, str]:
     """The full key of the value at fault, and what is wrong with it."""
     keys: list[str] = []
-    while match := re.match(r'Parser key "([^"]+)": (.*)', message):
+    while match := re.match(r'(?:Parser key )?"?([\w.]+)"?: (.*)', message):
         keys.append(match.group(1))
         message = match.group(2)
         if " Errors: - " in message:

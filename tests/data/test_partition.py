@@ -1,0 +1,112 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+
+from fl_lightning.data import IID, ClassesPerClient
+from fl_lightning.data.partition import deal, whole_sizes
+
+SIZES = st.sampled_from(["balanced", "power_law"])
+
+
+def labels_of_mnist_size(classes: int = 10, samples: int = 60_000) -> np.ndarray:
+    return np.arange(samples) % classes
+
+
+@given(clients=st.integers(1, 40), samples=st.integers(40, 400), sizes=SIZES, seed=st.integers(0, 10**6))
+@settings(deadline=None)
+def test_iid_assigns_every_sample_once_and_leaves_no_client_empty(clients, samples, sizes, seed):
+    parts = IID(clients, sizes=sizes).assign(labels_of_mnist_size(4, samples), seed)
+    assert len(parts) == clients
+    assert min(map(len, parts)) > 0
+    assert sorted(np.concatenate(parts)) == list(range(samples))
+
+
+@given(
+    clients=st.integers(1, 40), classes=st.integers(1, 6), sizes=SIZES, seed=st.integers(0, 10**6)
+)
+@settings(deadline=None)
+def test_classes_per_client_keeps_the_limit_and_assigns_nothing_twice(clients, classes, sizes, seed):
+    labels = np.random.default_rng(seed).permutation(labels_of_mnist_size(6, 600))
+    parts = ClassesPerClient(clients, classes, sizes=sizes).assign(labels, seed)
+    assert all(len(np.unique(labels[part])) == classes for part in parts)
+    everything = np.concatenate(parts)
+    assert len(np.unique(everything)) == len(everything)
+    if clients * classes >= 6 + classes:  # enough hands for every class to be dealt
+        assert len(everything) == 600
+
+
+@pytest.mark.parametrize("partition", [IID(7), ClassesPerClient(7, 2), ClassesPerClient(7, 2, sizes="power_law")])
+def test_the_same_seed_gives_the_same_split_and_another_seed_another(partition):
+    labels = labels_of_mnist_size(10, 500)
+    first, again, other = (partition.assign(labels, seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_power_law_sizes_are_those_of_the_specification():
+    sizes = [len(part) for part in IID(100, sizes="power_law").assign(labels_of_mnist_size(), seed=0)]
+    assert (sizes[0], sizes[-1], sum(sizes)) == (11_567, 116, 60_000)
+    assert sum(sizes[:10]) / 60_000 == pytest.approx(0.56, abs=0.01)
+
+
+def test_two_classes_with_a_power_law_have_twenty_holders_each():
+    labels = labels_of_mnist_size()
+    parts = ClassesPerClient(100, 2, sizes="power_law").assign(labels, seed=0)
+    holders = np.zeros(10, dtype=int)
+    for part in parts:
+        holders[np.unique(labels[part])] += 1
+    assert (holders == 20).all()
+    sizes = np.array([len(part) for part in parts])
+    assert sizes.sum() == 60_000
+    # client 0's share of a class lies between that of a class whose other holders are large and one where they are small
+    assert 5_000 < sizes.max() < 8_500
+    assert 40 < sizes.min() < 120
+
+
+def test_balanced_classes_are_split_evenly_among_their_holders():
+    labels = labels_of_mnist_size()
+    sizes = [len(part) for part in ClassesPerClient(100, 2).assign(labels, seed=0)]
+    assert sizes == [600] * 100
+
+
+@given(players=st.integers(1, 30), cards=st.integers(1, 7), seed=st.integers(0, 10**6))
+@settings(deadline=None)
+def test_dealing_gives_distinct_classes_and_equal_shares(players, cards, seed):
+    hands = deal(np.arange(7), players, cards, np.random.default_rng(seed))
+    assert all(len(set(hand)) == cards for hand in hands)
+    counts = np.bincount(np.concatenate(hands), minlength=7)
+    assert counts.max() - counts.min() <= 2
+
+
+@given(
+    shares=st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=30), extra=st.integers(0, 1000)
+)
+def test_whole_sizes_add_up_and_none_is_zero(shares, extra):
+    total = len(shares) + extra
+    sizes = whole_sizes(total, np.array(shares))
+    assert sizes.sum() == total
+    assert sizes.min() >= 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ClassesPerClient(5, 12).assign(labels_of_mnist_size(10, 100), 0), "classes=12, but the data set has 10"),
+        (lambda: ClassesPerClient(5, 0), "classes=0"),
+        (lambda: IID(0), "num_clients=0"),
+        (lambda: IID(101).assign(labels_of_mnist_size(10, 100), 0), "num_clients=101, but the data set has 100 samples"),
+        (lambda: ClassesPerClient(90, 2).assign(labels_of_mnist_size(10, 100), 0), "10 samples for 18 clients"),
+        (lambda: IID(5, sizes="odd"), "sizes='odd'"),
+        (lambda: IID(5, sizes="power_law", exponent=-1), "exponent=-1"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(make, message):
+    with pytest.raises(MisconfigurationException, match=message):
+        make()
+
+
+def test_a_class_that_nobody_was_dealt_is_warned_about():
+    with pytest.warns(UserWarning, match="belongs to no client"):
+        ClassesPerClient(2, 1).assign(labels_of_mnist_size(4, 40), 0)
