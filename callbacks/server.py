@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.loggers import TensorBoardLogger
-from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
+from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.optim import Optimizer
@@ -68,7 +68,7 @@ class FederatedServer(Callback):
             # The process group is needed, the wrapper is not: ranks exchange updates, not gradients.
             trainer.strategy.configure_ddp = lambda: None  # type: ignore[method-assign]
         if stage == "fit":
-            self._check(trainer)
+            self._current_run = self._run(trainer)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called when the model is on its device and restored."""
@@ -176,29 +176,6 @@ class FederatedServer(Callback):
             logger.log_metrics(values, step=step)
         for name, value in values.items():
             pl_module.log(name, value, logger=False, prog_bar=name == "train/loss", batch_size=1)
-
-    def _check(self, trainer: Trainer) -> None:
-        if not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
-            raise MisconfigurationException(
-                f"strategy {type(trainer.strategy).__name__} shards or wraps the model, but a client trains it whole:"
-                " set trainer.strategy to auto or ddp"
-            )
-        if trainer.precision == "16-mixed":
-            raise MisconfigurationException(
-                "trainer.precision=16-mixed scales the server's gradients, which are no gradients:"
-                " set client.precision instead"
-            )
-        if trainer.gradient_clip_val:
-            raise MisconfigurationException(
-                f"trainer.gradient_clip_val={trainer.gradient_clip_val}, but the server has no gradients to clip:"
-                " set client.gradient_clip_val instead"
-            )
-        if trainer.accumulate_grad_batches != 1:
-            raise MisconfigurationException(
-                f"trainer.accumulate_grad_batches={trainer.accumulate_grad_batches}, but a round is one batch:"
-                " set client.accumulate_grad_batches instead"
-            )
-        self._current_run = self._run(trainer)
 
     def _run(self, trainer: Trainer) -> dict[str, Any]:
         """What must be the same when a run is resumed."""

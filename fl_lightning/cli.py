@@ -67,9 +67,11 @@ class FederatedCLI(LightningCLI):
         if config.trainer.logger in (None, True):
             run = Path(config.ckpt_path).parent.parent if config.ckpt_path else None
             self._logger = (
-                TensorBoardLogger(run.parent, name="", version=run.name)
+                TensorBoardLogger(run.parent, name="", version=run.name, default_hp_metric=False)
                 if run is not None and (run / SaveRunConfig.FILE).is_file()
-                else TensorBoardLogger(config.trainer.default_root_dir or RUNS, name=self._name())
+                else TensorBoardLogger(
+                    config.trainer.default_root_dir or RUNS, name=self._name(), default_hp_metric=False
+                )
             )
 
     def instantiate_classes(self) -> None:

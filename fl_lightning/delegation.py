@@ -31,3 +31,9 @@ def delegate_hooks(wrapper: Any, owner: Any, names: Iterable[str]) -> None:
     for name in names:
         if is_overridden(name, owner):
             setattr(wrapper, name, Delegate(owner, name))
+
+
+def blank_hooks(owner: Any, base: type, names: Iterable[str]) -> None:
+    """Makes the hooks do nothing again, as in ``base``: to Lightning they look as if they were not overridden."""
+    for name in names:
+        setattr(owner, name, getattr(base, name).__get__(owner))

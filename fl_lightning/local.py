@@ -19,18 +19,20 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.delegation import blank_hooks
 from fl_lightning.randomness import seed_for, seed_global_generators
 from fl_lightning.resident import ResidentClient
 from fl_lightning.state import StateDict
 from fl_lightning.update import ClientUpdate
 
 
-# What a client's Trainer would say on every start, and nobody can act on.
+# What Lightning would say of every client, and nobody can act on; the last: all ranks evaluate on the same data.
 _NOISE = (
     ".*number of training batches .* is smaller than the logging interval",
     ".*does not have many workers",
     ".*defined a `validation_step` but have no `val_dataloader`",
     ".*treespec, LeafSpec.* is deprecated",
+    "It is recommended to use .*sync_dist=True",
 )
 
 
@@ -213,13 +215,8 @@ def _with_loader(source: LightningDataModule, loader: Any) -> LightningDataModul
     """The source with one client's batches: its other attributes and its batch hooks are there as in a plain run."""
     data = copy.copy(source)
     data.train_dataloader = lambda: loader  # type: ignore[method-assign]
-    for name in ("prepare_data", "setup", "teardown"):
-        setattr(data, name, _nothing)
+    blank_hooks(data, LightningDataModule, ("prepare_data", "setup", "teardown"))
     return data
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    return None
 
 
 def _snapshot(model: LightningModule) -> StateDict:

@@ -83,10 +83,11 @@ class FederatedModule(LightningModule):
         self.server.run_round(self, clients)
 
     def configure_callbacks(self) -> Sequence[Callback] | Callback:
-        """Called when a fit starts: the module's own callbacks, which now watch rounds."""
+        """Called first of all hooks: the module's own callbacks, which now watch rounds."""
         if self._trainer is not None and self._trainer.state.fn == "fit":
-            from fl_lightning.callbacks.defaults import add_round_callbacks
+            from fl_lightning.callbacks.preparation import add_round_callbacks, check_flags
 
+            check_flags(self._trainer)
             add_round_callbacks(self._trainer)
         return self.module.configure_callbacks()
 

@@ -2,13 +2,14 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics import Metric, MetricCollection
+
+from fl_lightning.delegation import blank_hooks
 
 # These ran once, on the global model: a second `setup` could build a layer anew, `configure_callbacks` would write a
 # checkpoint a client.
@@ -29,8 +30,7 @@ class ResidentClient:
     def __init__(self, module: LightningModule) -> None:
         self._pristine = copy.deepcopy(module, memo={id(module._trainer): None} if module._trainer else {})
         self._pristine.train()
-        for name in _RUN_ONCE:
-            setattr(self._pristine, name, _nothing)
+        blank_hooks(self._pristine, LightningModule, _RUN_ONCE)
         self._tensors = self._pristine.state_dict(keep_vars=True)
         self._metrics = [layer for layer in self._pristine.modules() if isinstance(layer, Metric | MetricCollection)]
         for metric in self._metrics:
@@ -55,6 +55,3 @@ class ResidentClient:
 def _never() -> bool:
     return False
 
-
-def _nothing(*_: Any, **__: Any) -> None:
-    return None

@@ -1,10 +1,32 @@
-"""The callbacks that every federated run has unless it says otherwise."""
+"""What a Trainer needs before it can run rounds."""
 
 from pytorch_lightning import Callback, Trainer
 from pytorch_lightning.callbacks import Checkpoint, ModelCheckpoint, RichProgressBar, TQDMProgressBar
+from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fl_lightning.callbacks.checkpoint import LastRound
 from fl_lightning.callbacks.progress import RoundProgressBar
+
+
+def check_flags(trainer: Trainer) -> None:
+    """Refuses flags that make no sense for a server, and says where they belong."""
+    if not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
+        raise MisconfigurationException(
+            f"strategy {type(trainer.strategy).__name__} shards or wraps the model, but a client trains it whole:"
+            " set trainer.strategy to auto or ddp"
+        )
+    if trainer.precision == "16-mixed":
+        raise MisconfigurationException(
+            "trainer.precision=16-mixed scales the server's gradients, which are no gradients:"
+            " set client.precision instead"
+        )
+    for flag, default in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
+        if getattr(trainer, flag) != default:
+            raise MisconfigurationException(
+                f"trainer.{flag}={getattr(trainer, flag)}, but the server takes no gradient steps:"
+                f" set client.{flag} instead"
+            )
 
 
 def add_round_callbacks(trainer: Trainer) -> None:

@@ -1,0 +1,70 @@
+"""Two gloo processes equal one, also when a rank has nothing to do and after a resume."""
+
+import pytest
+import torch
+from pytorch_lightning.loggers import CSVLogger
+
+from fl_lightning import LocalTraining
+from fl_lightning.aggregation import Aggregator, FedAvg
+from fl_lightning.callbacks import FederatedServer
+from fl_lightning.data import ClassesPerClient, RandomClients
+from tests.aggregation.test_fedavg import GatheredMean
+from tests.callbacks.test_server import TwoModels, read_metrics
+from tests.runs import fl_lightning, scalars, succeeded, weights, write_config
+from tests.toys import Net, federate
+
+
+def close(first, second):
+    assert first.keys() == second.keys()
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-6, atol=1e-6, msg=lambda text, name=name: name + text)
+
+
+def run(aggregator: Aggregator, count: int, processes: int, **options):
+    """Forked processes: they need not import torch again."""
+    torch.manual_seed(0)
+    distributed = {"strategy": "ddp_fork", "devices": processes} if processes > 1 else {"devices": 1}
+    federated, trainer = federate(
+        Net(batch_norm=True, dropout=0.2, momentum=0.9),
+        partition=ClassesPerClient(10, 2, sizes="power_law"),
+        selection=RandomClients(count=count),
+        server=FederatedServer(aggregator, client=LocalTraining(epochs=2)),
+        **distributed,
+        **options,
+    )
+    return dict(federated.state_dict()), trainer
+
+
+@pytest.mark.parametrize("aggregator", [FedAvg, GatheredMean, TwoModels])
+@pytest.mark.parametrize("count", [5, 1])
+def test_two_processes_equal_one(aggregator, count, tmp_path):
+    one, _ = run(aggregator(), count, 1, rounds=3, logger=CSVLogger(tmp_path, "one"))
+    two, _ = run(aggregator(), count, 2, rounds=3, logger=CSVLogger(tmp_path, "two"))
+    close(one, two)
+    first, second = (read_metrics(CSVLogger(tmp_path, name, version=0)) for name in ("one", "two"))
+    assert first.keys() == second.keys() == {0, 1, 2}
+    for round_ in first:
+        assert first[round_] == pytest.approx(second[round_], rel=1e-5, abs=1e-6)
+
+
+def test_two_processes_resume_what_one_began(tmp_path):
+    _, trainer = run(FedAvg(), 5, 1, rounds=2)
+    trainer.save_checkpoint(tmp_path / "begun.ckpt")
+    whole, _ = run(FedAvg(), 5, 1, rounds=4)
+    resumed, _ = run(FedAvg(), 5, 2, rounds=4, ckpt_path=tmp_path / "begun.ckpt")
+    close(whole, resumed)
+
+
+def test_the_command_line_runs_on_two_processes_and_resumes(tmp_path):
+    config = write_config(tmp_path / "run.yaml", trainer={"max_epochs": 4, "default_root_dir": str(tmp_path / "one")})
+    succeeded(fl_lightning("fit", "--config", config))
+    two = ["--trainer.strategy", "ddp", "--trainer.devices", 2, "--trainer.default_root_dir", tmp_path / "two"]
+    succeeded(fl_lightning("fit", "--config", config, *two, "--trainer.max_epochs", 2))
+    printed = succeeded(fl_lightning("fit", "--config", config, *two, "--ckpt_path", "last"))
+    assert "resumed at round 3" in printed
+    one, resumed = (tmp_path / name / "run" / "version_0" for name in ("one", "two"))
+    close(weights(one), weights(resumed))
+    first, second = scalars(one), scalars(resumed)
+    assert first.keys() == second.keys()
+    for tag in first:
+        assert first[tag] == [(step, pytest.approx(value, rel=1e-5, abs=1e-6)) for step, value in second[tag]], tag
