@@ -113,7 +113,8 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
-    print(f"{CLIENTS} clients x {SAMPLES} images, batches of {BATCH}; torch {torch.__version__}, {torch.get_num_threads()} threads")
+    machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
+    print(f"{CLIENTS} clients x {SAMPLES} images, batches of {BATCH}; {machine}")
     for name, net in (("MNIST CNN (FedNNNN)", MnistCNN), ("MLP 784-200-10", MLP)):
         measure(name, net, arguments.repeats, arguments.epochs)
 

@@ -36,7 +36,7 @@ def add_round_callbacks(trainer: Trainer) -> None:
     early could not be resumed.
     """
     callbacks: list[Callback] = []
-    for callback in trainer.callbacks:
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if type(callback) in (TQDMProgressBar, RichProgressBar):
             callback = RoundProgressBar()
         elif type(callback) is ModelCheckpoint and _is_default(callback):
@@ -44,10 +44,10 @@ def add_round_callbacks(trainer: Trainer) -> None:
         elif isinstance(callback, ModelCheckpoint) and callback._save_on_train_epoch_end is None:
             callback._save_on_train_epoch_end = True
         callbacks.append(callback)
-    wants_checkpoints = any(isinstance(callback, Checkpoint) for callback in trainer.callbacks)
+    wants_checkpoints = any(isinstance(callback, Checkpoint) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     if wants_checkpoints and not any(isinstance(callback, LastRound) for callback in callbacks):
         callbacks.append(LastRound())
-    trainer.callbacks = callbacks
+    trainer.callbacks = callbacks  # type: ignore[attr-defined]
 
 
 def _is_default(checkpoint: ModelCheckpoint) -> bool:

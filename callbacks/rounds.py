@@ -21,9 +21,7 @@ class RoundCallback(Callback):
     ) -> None:
         """Called before this rank's ``clients`` train; the module holds the state that they start from."""
 
-    def on_client_end(
-        self, trainer: Trainer, pl_module: FederatedModule, update: ClientUpdate, weight: float
-    ) -> None:
+    def on_client_end(self, trainer: Trainer, pl_module: FederatedModule, update: ClientUpdate, weight: float) -> None:
         """Called when a client is done, with its weight before normalisation."""
 
     def on_round_end(self, trainer: Trainer, pl_module: FederatedModule, aggregate: Aggregate) -> None:

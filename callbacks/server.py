@@ -111,7 +111,7 @@ class FederatedServer(Callback):
             seed=data.seed,
             start={name: value.clone() for name, value in module.state_dict().items() if isinstance(value, Tensor)},
         )
-        watchers = [callback for callback in trainer.callbacks if isinstance(callback, RoundCallback)]
+        watchers = [callback for callback in trainer.callbacks if isinstance(callback, RoundCallback)]  # type: ignore[attr-defined]
         tally = _Tally(pl_module.device)
 
         for watcher in watchers:

@@ -16,7 +16,7 @@ class RunSummary(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called before the first round."""
-        server = next((callback for callback in trainer.callbacks if isinstance(callback, FederatedServer)), None)
+        server = next((callback for callback in trainer.callbacks if isinstance(callback, FederatedServer)), None)  # type: ignore[attr-defined]
         data = trainer.datamodule  # type: ignore[attr-defined]
         if server is None or not isinstance(data, FederatedDataModule) or not isinstance(pl_module, FederatedModule):
             return

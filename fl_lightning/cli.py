@@ -65,14 +65,13 @@ class FederatedCLI(LightningCLI):
             config.trainer.logger = False
             return
         if config.trainer.logger in (None, True):
-            run = Path(config.ckpt_path).parent.parent if config.ckpt_path else None
-            self._logger = (
-                TensorBoardLogger(run.parent, name="", version=run.name, default_hp_metric=False)
-                if run is not None and (run / SaveRunConfig.FILE).is_file()
-                else TensorBoardLogger(
-                    config.trainer.default_root_dir or RUNS, name=self._name(), default_hp_metric=False
-                )
-            )
+            # Absolute paths: from another folder, a resumed ModelCheckpoint would not know its own files again.
+            run = Path(config.ckpt_path).resolve().parent.parent if config.ckpt_path else None
+            if run is not None and (run / SaveRunConfig.FILE).is_file():
+                self._logger = TensorBoardLogger(run.parent, "", run.name, default_hp_metric=False)
+            else:
+                folder = Path(config.trainer.default_root_dir or RUNS).resolve()
+                self._logger = TensorBoardLogger(folder, self._name(), default_hp_metric=False)
 
     def instantiate_classes(self) -> None:
         """Wraps the model."""
@@ -128,7 +127,7 @@ class SaveRunConfig(SaveConfigCallback):
         taken = (Path(trainer.log_dir) / self.FILE).is_file()
         if taken and self.config.ckpt_path is None:
             raise MisconfigurationException(
-                f"{trainer.log_dir} already holds a run: choose another folder for the logger, or continue that run with"
+                f"{trainer.log_dir} already holds a run: choose another folder for the logger, or continue it with"
                 f" --ckpt_path {Path(trainer.log_dir) / 'checkpoints' / 'last.ckpt'}"
             )
         if not taken:
@@ -175,6 +174,7 @@ def _keep_quiet() -> None:
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.* is deprecated")
     warnings.filterwarnings("ignore", ".*does not have many workers")
     warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty")
+    warnings.filterwarnings("ignore", r".*add the following callbacks: \['LastRound'\]")
     rank_zero = logging.getLogger("pytorch_lightning.utilities.rank_zero")
     rank_zero.addFilter(lambda record: not re.match("💡 Tip|TPU available|`Trainer.fit` stopped", record.getMessage()))
     logging.getLogger("lightning_fabric.utilities.seed").setLevel(logging.WARNING)

@@ -15,7 +15,9 @@ def explain(message: str) -> str:
     unknown = re.match(r"Expected a dot import path string: (\S+)", problem)
     if unknown:
         known = _short_names(base.group(1)) if base and "Parser key" not in message[1:] else ""
-        problem = f"{unknown.group(1)} is no class that is known here: use {known}a full class path, package.module.Class"
+        problem = (
+            f"{unknown.group(1)} is no class that is known here: use {known}a full class path, package.module.Class"
+        )
     problem = re.sub(r"Expected a typing\.Literal\[(.+?)\]\. Got value: (.*)", r"\2 is not one of \1", problem)
     problem = re.sub(r"Expected a <class '(\w+)'>\. Got value: (.*)", r"\2 is not of type \1", problem)
     return f"{key}: {problem}"
@@ -40,8 +42,9 @@ def _short_names(class_path: str) -> str:
 
 
 def _concrete(base: type) -> set[str]:
-    names = set()
-    for subclass in base.__subclasses__():
+    names: set[str] = set()
+    subclasses: list[type] = base.__subclasses__()
+    for subclass in subclasses:
         if not inspect.isabstract(subclass) and not subclass.__name__.startswith("_"):
             names.add(subclass.__name__)
         names |= _concrete(subclass)

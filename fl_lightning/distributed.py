@@ -1,4 +1,7 @@
-"""Collective operations that are the identity in a single process. On a GPU nothing goes through the CPU but small objects."""
+"""Collective operations that are the identity in a single process.
+
+On a GPU nothing goes through the CPU but small objects.
+"""
 
 from typing import Any
 

@@ -25,7 +25,6 @@ from fl_lightning.resident import ResidentClient
 from fl_lightning.state import StateDict
 from fl_lightning.update import ClientUpdate
 
-
 # What Lightning would say of every client, and nobody can act on; the last: all ranks evaluate on the same data.
 _NOISE = (
     ".*number of training batches .* is smaller than the logging interval",

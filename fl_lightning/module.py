@@ -122,7 +122,7 @@ class FederatedModule(LightningModule):
                 if isinstance(value, Tensor) and id(value) not in moved:
                     value.copy_(target[name])
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own, without a prefix."""
         return self.module.state_dict(*args, **kwargs)
 

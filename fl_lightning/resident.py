@@ -54,4 +54,3 @@ class ResidentClient:
 
 def _never() -> bool:
     return False
-

@@ -67,7 +67,7 @@ class StateLayout:
         )
 
     def unflatten(self, flat: FlatState, like: Mapping[str, Tensor]) -> StateDict:
-        """A complete state dict with the values of ``flat``; types, and all that is not in ``flat``, are those of ``like``."""
+        """A complete state dict with the values of ``flat``; types, and what ``flat`` lacks, are those of ``like``."""
         state = {name: value.detach().clone() for name, value in like.items() if isinstance(value, Tensor)}
         parts = ((self.parameters, flat.parameters), (self.statistics, flat.statistics), (self.counters, flat.counters))
         for names, vector in parts:

@@ -7,7 +7,7 @@ from fl_lightning.callbacks import RoundCallback
 
 
 class Kill(RoundCallback):
-    """Args: round and moment (client: within the round; validated: logged but not saved; saved: after the checkpoint)."""
+    """Moments: client (within the round), validated (logged but not saved), saved (after the checkpoint)."""
 
     def __init__(self, round: int, moment: str, signal_name: str = "SIGKILL") -> None:
         self.round = round

@@ -29,8 +29,10 @@ CONFIG = {
 
 def write_config(path: Path, **changes) -> Path:
     """CONFIG with whole sections changed: ``trainer={"max_epochs": 3}`` changes one key of that section."""
-    config = {section: dict(CONFIG.get(section, {})) if isinstance(CONFIG.get(section, {}), dict) else CONFIG[section]
-              for section in {*CONFIG, *changes}}
+    config = {
+        section: dict(CONFIG.get(section, {})) if isinstance(CONFIG.get(section, {}), dict) else CONFIG[section]
+        for section in {*CONFIG, *changes}
+    }
     for section, values in changes.items():
         if isinstance(values, dict):
             config[section].update(values)

@@ -17,7 +17,9 @@ from tests.toys import Net, federate
 def close(first, second):
     assert first.keys() == second.keys()
     for name in first:
-        torch.testing.assert_close(first[name], second[name], rtol=1e-6, atol=1e-6, msg=lambda text, name=name: name + text)
+        torch.testing.assert_close(
+            first[name], second[name], rtol=1e-6, atol=1e-6, msg=lambda text, name=name: name + text
+        )
 
 
 def run(aggregator: Aggregator, count: int, processes: int, **options):

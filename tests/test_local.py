@@ -27,9 +27,11 @@ class Leaky(Net):
         self.seen += 1
         loss = super().training_step(batch, batch_idx)
         self.metric.update(loss)
-        self.history.append(float(loss))
+        self.history.append(loss.item())
         noise = random.random() + float(np.random.rand())
-        return loss * (1 + 0.1 * self.seen) + 0.01 * sum(self.history) * loss + 0.1 * noise * loss * self.metric.compute()
+        return (
+            loss * (1 + 0.1 * self.seen) + 0.01 * sum(self.history) * loss + 0.1 * noise * loss * self.metric.compute()
+        )
 
     def on_train_end(self):
         self.layers[0].eval()
@@ -184,5 +186,3 @@ def test_batch_norm_meets_no_batch_of_one():
 def test_what_cannot_train_is_refused(make, message):
     with pytest.raises(MisconfigurationException, match=message):
         make()
-
-

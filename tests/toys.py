@@ -54,9 +54,7 @@ class Net(LightningModule):
         super().__init__()
         self.save_hyperparameters()
         norm = [nn.BatchNorm1d(hidden)] if batch_norm else []
-        self.layers = nn.Sequential(
-            nn.Linear(6, hidden), *norm, nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 4)
-        )
+        self.layers = nn.Sequential(nn.Linear(6, hidden), *norm, nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 4))
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.layers(inputs)

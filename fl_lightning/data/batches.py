@@ -130,7 +130,7 @@ def _as_tensors(dataset: Dataset) -> tuple[Tensor, ...] | None:
     if type(dataset) is ConcatDataset:
         parts = [_as_tensors(part) for part in dataset.datasets]
         if None not in parts:
-            return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))  # type: ignore[arg-type]
+            return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
     return None
 
 

@@ -26,7 +26,7 @@ class CohortSampler(DistributedSampler):
         self.cohort = cohort
         self.size = size
 
-    def __iter__(self) -> Iterator[list[int]]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[list[int]]:
         # A generator: the round is known when the loader starts, not when Lightning asks for the iterator.
         yield self.share(self.cohort(self.epoch))
 

@@ -68,7 +68,7 @@ class IID(Partition):
 class ClassesPerClient(Partition):
     """Every client owns samples of a few classes only; all samples of a dealt class are shared out, none twice.
 
-    Classes are dealt from shuffled decks, so that each has the same number of holders (± 1) and a client's are distinct.
+    Classes are dealt from shuffled decks: each has the same number of holders (± 1), and a client's are distinct.
 
     Args:
         num_clients: how many clients share the data.

@@ -77,9 +77,7 @@ def test_server_adam_is_fedadam():
     for round_ in range(2):
         total = sum(update.num_samples for update, _ in keep.updates[round_])
         for name, value in reference.items():
-            mean = sum(
-                update.num_samples / total * update.state[name].double() for update, _ in keep.updates[round_]
-            )
+            mean = sum(update.num_samples / total * update.state[name].double() for update, _ in keep.updates[round_])
             value.grad = value.detach() - mean.float()
         optimizer.step()
         for name, value in reference.items():
@@ -104,7 +102,7 @@ class TwoModels(FedAvg):
 
 def test_with_two_models_clients_and_users_see_different_ones(tmp_path):
     keep = Keep()
-    federated, trainer = federate(server=FederatedServer(TwoModels()), callbacks=[keep], rounds=2)
+    _, trainer = federate(server=FederatedServer(TwoModels()), callbacks=[keep], rounds=2)
     for name, served in keep.ends[0].items():
         assert torch.equal(keep.starts[1][name], 2 * served)
     trainer.save_checkpoint(tmp_path / "two.ckpt")
@@ -148,7 +146,11 @@ def test_the_x_axis_of_every_metric_is_the_round(tmp_path):
 
 def test_default_progress_and_checkpoint_speak_of_rounds(tmp_path):
     _, trainer = federate(
-        rounds=2, enable_checkpointing=True, enable_progress_bar=True, logger=CSVLogger(tmp_path), default_root_dir=tmp_path
+        rounds=2,
+        enable_checkpointing=True,
+        enable_progress_bar=True,
+        logger=CSVLogger(tmp_path),
+        default_root_dir=tmp_path,
     )
     assert isinstance(trainer.progress_bar_callback, RoundProgressBar)
     assert [type(callback) for callback in trainer.checkpoint_callbacks] == [LastRound]
@@ -161,7 +163,11 @@ def test_what_the_user_chose_stays_and_the_last_round_is_kept_beside_it(tmp_path
 
     best = ModelCheckpoint(tmp_path, monitor="val_accuracy", mode="max", filename="best")
     _, trainer = federate(
-        rounds=3, callbacks=[best, MyBar()], enable_checkpointing=True, enable_progress_bar=True, default_root_dir=tmp_path
+        rounds=3,
+        callbacks=[best, MyBar()],
+        enable_checkpointing=True,
+        enable_progress_bar=True,
+        default_root_dir=tmp_path,
     )
     assert type(trainer.progress_bar_callback) is MyBar
     assert [type(callback) for callback in trainer.checkpoint_callbacks] == [ModelCheckpoint, LastRound]
@@ -219,7 +225,7 @@ def test_sixteen_bit_on_the_server_is_refused():
     server = FederatedServer()
     trainer = quiet_trainer(callbacks=[server], max_epochs=1)
     trainer.strategy.precision_plugin.precision = "16-mixed"
-    with pytest.raises(MisconfigurationException, match="set client.precision instead"):
+    with pytest.raises(MisconfigurationException, match=r"set client\.precision instead"):
         trainer.fit(FederatedModule(Net()), FederatedDataModule(Blobs(), partition=IID(2)))
 
 

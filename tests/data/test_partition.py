@@ -23,9 +23,7 @@ def test_iid_assigns_every_sample_once_and_leaves_no_client_empty(clients, sampl
     assert sorted(np.concatenate(parts)) == list(range(samples))
 
 
-@given(
-    clients=st.integers(1, 40), classes=st.integers(1, 6), sizes=SIZES, seed=st.integers(0, 10**6)
-)
+@given(clients=st.integers(1, 40), classes=st.integers(1, 6), sizes=SIZES, seed=st.integers(0, 10**6))
 @settings(deadline=None)
 def test_classes_per_client_keeps_the_limit_and_assigns_nothing_twice(clients, classes, sizes, seed):
     labels = np.random.default_rng(seed).permutation(labels_of_mnist_size(6, 600))
@@ -60,7 +58,7 @@ def test_two_classes_with_a_power_law_have_twenty_holders_each():
     assert (holders == 20).all()
     sizes = np.array([len(part) for part in parts])
     assert sizes.sum() == 60_000
-    # client 0's share of a class lies between that of a class whose other holders are large and one where they are small
+    # client 0's share of a class depends on how large the other holders of that class are
     assert 5_000 < sizes.max() < 8_500
     assert 40 < sizes.min() < 120
 
@@ -80,9 +78,7 @@ def test_dealing_gives_distinct_classes_and_equal_shares(players, cards, seed):
     assert counts.max() - counts.min() <= 2
 
 
-@given(
-    shares=st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=30), extra=st.integers(0, 1000)
-)
+@given(shares=st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=30), extra=st.integers(0, 1000))
 def test_whole_sizes_add_up_and_none_is_zero(shares, extra):
     total = len(shares) + extra
     sizes = whole_sizes(total, np.array(shares))
@@ -93,10 +89,16 @@ def test_whole_sizes_add_up_and_none_is_zero(shares, extra):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ClassesPerClient(5, 12).assign(labels_of_mnist_size(10, 100), 0), "classes=12, but the data set has 10"),
+        (
+            lambda: ClassesPerClient(5, 12).assign(labels_of_mnist_size(10, 100), 0),
+            "classes=12, but the data set has 10",
+        ),
         (lambda: ClassesPerClient(5, 0), "classes=0"),
         (lambda: IID(0), "num_clients=0"),
-        (lambda: IID(101).assign(labels_of_mnist_size(10, 100), 0), "num_clients=101, but the data set has 100 samples"),
+        (
+            lambda: IID(101).assign(labels_of_mnist_size(10, 100), 0),
+            "num_clients=101, but the data set has 100 samples",
+        ),
         (lambda: ClassesPerClient(90, 2).assign(labels_of_mnist_size(10, 100), 0), "10 samples for 18 clients"),
         (lambda: IID(5, sizes="odd"), "sizes='odd'"),
         (lambda: IID(5, sizes="power_law", exponent=-1), "exponent=-1"),
