@@ -1,5 +1,6 @@
 """The server: runs the rounds of a federation."""
 
+import copy
 import gc
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -48,6 +49,12 @@ class FederatedServer(Callback):
         self.weighting = weighting
         self.client = client or LocalTraining()
         self.optimizer = optimizer
+        self._fresh_aggregator_state = copy.deepcopy(self.aggregator.state_dict())
+        self._forget()
+
+    def _forget(self) -> None:
+        """Back to before the first round."""
+        self.aggregator.load_state_dict(copy.deepcopy(self._fresh_aggregator_state))
         #: where the clients go on from, if that is not the served model
         self._clients_state: StateDict | None = None
         self._bytes = {"up": 0, "down": 0}
@@ -69,6 +76,8 @@ class FederatedServer(Callback):
             trainer.strategy.configure_ddp = lambda: None  # type: ignore[method-assign]
         if stage == "fit":
             self._current_run = self._run(trainer)
+            if trainer.current_epoch == 0:  # the server may have run another fit; a checkpoint is loaded after this
+                self._forget()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called when the model is on its device and restored."""
@@ -134,6 +143,7 @@ class FederatedServer(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called at the end."""
+        self.client.release()
         gc.unfreeze()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

@@ -100,6 +100,10 @@ class LocalTraining:
         for message in _NOISE:
             warnings.filterwarnings("ignore", message)
 
+    def release(self) -> None:
+        """Called once, at the end: lets go of the client model and the data."""
+        del self._resident, self._data
+
     def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
         """Trains the clients one after the other, each from the round's start, and gives their updates as they come."""
         with isolate_rng(), torch.autocast(self._device.type, enabled=False), _quick_trainers():

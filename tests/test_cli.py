@@ -6,6 +6,7 @@ import yaml
 
 from fl_lightning.cli import main
 from fl_lightning.complaints import explain
+from fl_lightning.models import Classifier
 from tests.runs import REPOSITORY, write_config
 from tests.toys import Net
 
@@ -235,3 +236,13 @@ def test_no_key_of_a_config_only_repeats_a_default(run, config: Path):
 )
 def test_messages_of_the_parser_are_shortened(message, expected):
     assert explain(message) == expected
+
+
+def test_the_bundled_classifier_loads_from_a_checkpoint_of_the_demo(run, tmp_path):
+    code, _, err = run("fit", "--config", REPOSITORY / "configs/demo.yaml", "--trainer.max_epochs", 1)
+    assert code == 0, err
+    last = tmp_path / "runs/demo/version_0/checkpoints/last.ckpt"
+    model = Classifier.load_from_checkpoint(last)
+    saved = torch.load(last, weights_only=True)["state_dict"]
+    assert all(torch.equal(value, saved[name]) for name, value in model.state_dict().items())
+    assert model.configure_optimizers().param_groups[0]["lr"] == 0.05

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.cli import OptimizerCallable
+from pytorch_lightning.core.mixins.hparams_mixin import _given_hyperparameters
 from torch import Tensor, nn
 from torch.nn import functional
 from torchmetrics import MetricCollection
@@ -22,7 +23,9 @@ class Classifier(LightningModule):
 
     def __init__(self, net: nn.Module, num_classes: int = 10, optimizer: OptimizerCallable | None = None) -> None:
         super().__init__()
-        self.save_hyperparameters(ignore=["net", "optimizer"])
+        # The command line saves how net and optimiser are made; the objects themselves do not belong into a checkpoint.
+        from_command_line = _given_hyperparameters.get() is not None
+        self.save_hyperparameters(ignore=[] if from_command_line else ["net", "optimizer"])
         self.net = net
         self.optimizer = optimizer
         metrics = MetricCollection(
@@ -70,5 +73,6 @@ class Classifier(LightningModule):
         inputs, labels = batch
         logits = self(inputs)
         metrics(logits, labels)
-        self.log(f"{stage}/loss", functional.cross_entropy(logits, labels), on_epoch=True, batch_size=len(labels))
-        self.log_dict(metrics, on_epoch=True, prog_bar=False, batch_size=len(labels))
+        self.log(f"{stage}/loss", functional.cross_entropy(logits, labels), batch_size=len(labels))
+        for name, metric in metrics.items():
+            self.log(name, metric, prog_bar=name == "val/accuracy", batch_size=len(labels))

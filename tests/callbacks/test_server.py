@@ -264,3 +264,14 @@ def test_a_resume_into_another_federation_is_refused(tmp_path, changes, message)
     trainer.save_checkpoint(tmp_path / "run.ckpt")
     with pytest.raises(MisconfigurationException, match=message):
         federate(rounds=2, ckpt_path=tmp_path / "run.ckpt", **changes)
+
+
+def test_a_server_that_is_used_again_remembers_nothing():
+    first, second = Keep(), Keep()
+    server = FederatedServer(TwoModels())
+    torch.manual_seed(0)
+    federate(server=server, callbacks=[first], rounds=2)
+    torch.manual_seed(0)
+    federate(server=server, callbacks=[second], rounds=2)
+    assert identical(first.starts[0], second.starts[0])
+    assert identical(first.ends[1], second.ends[1])
