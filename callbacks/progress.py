@@ -8,8 +8,8 @@ from pytorch_lightning.callbacks import TQDMProgressBar
 from pytorch_lightning.callbacks.progress.tqdm_progress import Tqdm
 
 from fl_lightning.callbacks.rounds import RoundCallback
-from fl_lightning.local import Round
 from fl_lightning.module import FederatedModule
+from fl_lightning.rounds import Round
 from fl_lightning.update import ClientUpdate
 
 

@@ -18,10 +18,13 @@ from fl_lightning.aggregation.base import weight_of
 from fl_lightning.callbacks.rounds import RoundCallback
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.distributed import broadcast_from_zero, sum_over_ranks
-from fl_lightning.local import LocalTraining, Round
+from fl_lightning.local import LocalTraining
 from fl_lightning.module import FederatedModule
 from fl_lightning.randomness import seed_for, seed_global_generators
+from fl_lightning.rounds import Round
 from fl_lightning.state import StateDict, exact_dtype
+from fl_lightning.store import ClientStore
+from fl_lightning.transforms import UploadTransform
 from fl_lightning.update import ClientUpdate, state_bytes
 
 
@@ -34,6 +37,8 @@ class FederatedServer(Callback):
         client: how a client trains.
         optimizer: moves the global model, with ``model - aggregate`` as its gradient: any ``torch.optim`` class, Adam
             gives FedAdam, SGD with momentum FedAvgM. By default the aggregate is installed exactly.
+        transforms: what happens to an update on its way to the server, in this order.
+        client_folder: keeps what an algorithm remembers of each client in a folder instead of in memory.
     """
 
     def __init__(
@@ -42,6 +47,8 @@ class FederatedServer(Callback):
         weighting: Weighting = "samples",
         client: LocalTraining | None = None,
         optimizer: Callable[[Iterable], Optimizer] | None = None,
+        transforms: list[UploadTransform] | None = None,
+        client_folder: str | None = None,
     ) -> None:
         if weighting not in ("samples", "uniform"):
             raise MisconfigurationException(f"weighting={weighting!r}: set server.weighting to samples or uniform")
@@ -49,12 +56,15 @@ class FederatedServer(Callback):
         self.weighting = weighting
         self.client = client or LocalTraining()
         self.optimizer = optimizer
+        self.transforms = transforms or []
+        self.store = ClientStore(client_folder)
         self._fresh_aggregator_state = copy.deepcopy(self.aggregator.state_dict())
         self._forget()
 
     def _forget(self) -> None:
         """Back to before the first round."""
         self.aggregator.load_state_dict(copy.deepcopy(self._fresh_aggregator_state))
+        self.store.load_state_dict(ClientStore().state_dict())
         #: where the clients go on from, if that is not the served model
         self._clients_state: StateDict | None = None
         self._bytes = {"up": 0, "down": 0}
@@ -94,7 +104,8 @@ class FederatedServer(Callback):
         for tensor in module.state_dict().values():
             if isinstance(tensor, Tensor):
                 broadcast_from_zero(tensor)
-        self.client.prepare(module, data)
+        self.aggregator.prepare(module, data.num_clients, data.seed, self.store)
+        self.client.prepare(module, data, self.aggregator.client_callbacks())
         gc.freeze()  # what is there now stays: collecting the clients' Trainers need not look at it again
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -114,22 +125,28 @@ class FederatedServer(Callback):
         data = _data_of(trainer)
         if self._clients_state is not None:
             module.load_state_dict(self._clients_state)
+        self.aggregator.begin_round(module)
         round = Round(
             number=trainer.current_epoch,
             num_rounds=trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None,
             seed=data.seed,
             start={name: value.clone() for name, value in module.state_dict().items() if isinstance(value, Tensor)},
+            broadcast=self.aggregator.broadcast(),
+            personal=self.aggregator.personal_state,
+            store=self.store,
         )
+        down = state_bytes(round.start) + state_bytes(round.broadcast)
         watchers = [callback for callback in trainer.callbacks if isinstance(callback, RoundCallback)]  # type: ignore[attr-defined]
         tally = _Tally(pl_module.device)
 
         for watcher in watchers:
             watcher.on_round_start(trainer, pl_module, round, clients)
-        self.aggregator.begin_round(module)
         for update in self.client.train_cohort(clients, round):
+            for transform in self.transforms:
+                update = transform(update, round, self.aggregator.layout)
             weight = weight_of(update, self.weighting)
             self.aggregator.receive(update, weight)
-            tally.add(update, weight, down=state_bytes(round.start))
+            tally.add(update, weight, down)
             for watcher in watchers:
                 watcher.on_client_end(trainer, pl_module, update, weight)
         self.aggregator.reduce()
@@ -155,6 +172,7 @@ class FederatedServer(Callback):
         return {
             "run": self._current_run,
             "aggregator": self.aggregator.state_dict(),
+            "store": self.store.state_dict(),
             "clients_state": self._clients_state,
             "bytes": dict(self._bytes),
         }
@@ -164,6 +182,7 @@ class FederatedServer(Callback):
         self._saved_run = state_dict["run"]
         if self._saved_run["aggregator"] == type(self.aggregator).__name__:
             self.aggregator.load_state_dict(state_dict["aggregator"])
+        self.store.load_state_dict(state_dict["store"])
         self._clients_state = state_dict["clients_state"]
         self._bytes = dict(state_dict["bytes"])
 
@@ -206,7 +225,7 @@ class _Tally:
             self._sums[0] += weight
             self._sums[1] += weight * loss
         self._sums[2] += 1
-        self._sums[3] += update.num_bytes or 0
+        self._sums[3] += (update.num_bytes or 0) + state_bytes(update.extras)
         self._sums[4] += down
 
     def totals(self, bytes_so_far: dict[str, int]) -> dict[str, float]:

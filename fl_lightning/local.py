@@ -5,7 +5,6 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.delegation import blank_hooks
 from fl_lightning.randomness import seed_for, seed_global_generators
 from fl_lightning.resident import ResidentClient
+from fl_lightning.rounds import Round
 from fl_lightning.state import StateDict
 from fl_lightning.update import ClientUpdate
 
@@ -35,23 +35,6 @@ _NOISE = (
 )
 
 
-@dataclass(frozen=True)
-class Round:
-    """What clients may know of the round they train in.
-
-    Args:
-        number: counted from 0.
-        num_rounds: how many the run has; None if rounds do not limit it.
-        seed: the run's seed.
-        start: the global state that the clients start from.
-    """
-
-    number: int
-    num_rounds: int | None
-    seed: int
-    start: StateDict
-
-
 class ClientCallback(Callback):
     """A callback of the client's Trainer that can see the federation: the client's half of an algorithm.
 
@@ -61,6 +44,9 @@ class ClientCallback(Callback):
     client: int
     round: Round
     local_training: "LocalTraining"
+
+    def on_upload(self, update: ClientUpdate) -> None:
+        """Called after the training: what is put into ``update.extras`` is sent to the server too."""
 
 
 class LocalTraining:
@@ -90,9 +76,18 @@ class LocalTraining:
         self.callbacks = callbacks or []
         self._trainer_flags = trainer_flags
 
-    def prepare(self, module: LightningModule, data: FederatedDataModule) -> None:
-        """Called once, when the global model is on its device and its state is restored."""
+    def prepare(
+        self, module: LightningModule, data: FederatedDataModule, algorithm_callbacks: Sequence[Callback] = ()
+    ) -> None:
+        """Called once, when the global model is on its device and its state is restored.
+
+        Args:
+            module: the global model.
+            data: the clients' data.
+            algorithm_callbacks: the client's half of the server's algorithm.
+        """
         self._data = data
+        self._algorithm_callbacks = list(algorithm_callbacks)
         self._resident = ResidentClient(module)
         self._device = module.device
         self._check_batch_norm()
@@ -112,12 +107,13 @@ class LocalTraining:
                 yield self._train(client, round)
 
     def _train(self, client: int, round: Round) -> ClientUpdate:
-        model = self._resident.play(round.start)
+        model = self._resident.play(round.start_of(client))
         loader = self._data.client_loader(client, round.number, self.batch_size, self._resident.has_batch_norm)
         record = _Record()
-        trainer = self._trainer([*self._callbacks_for(client, round), record])
+        callbacks = self._callbacks_for(client, round)
+        trainer = self._trainer([*callbacks, record])
         trainer.fit(model, datamodule=_with_loader(self._data.source, loader))
-        return ClientUpdate(
+        update = ClientUpdate(
             client=client,
             state=_snapshot(model),
             num_samples=self._data.num_samples(client),
@@ -126,6 +122,10 @@ class LocalTraining:
             learning_rate=record.learning_rate,
             metrics=record.metrics(),
         )
+        for callback in callbacks:
+            if isinstance(callback, ClientCallback):
+                callback.on_upload(update)
+        return update
 
     def _trainer(self, callbacks: list[Callback]) -> Trainer:
         return Trainer(
@@ -149,7 +149,7 @@ class LocalTraining:
         )
 
     def _callbacks_for(self, client: int, round: Round) -> list[Callback]:
-        callbacks = copy.deepcopy(self.callbacks)
+        callbacks = copy.deepcopy([*self.callbacks, *self._algorithm_callbacks])
         for callback in callbacks:
             if isinstance(callback, ClientCallback):
                 callback.client, callback.round, callback.local_training = client, round, self

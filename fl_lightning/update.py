@@ -17,7 +17,8 @@ class ClientUpdate:
         class_counts: how many of them per class, for algorithms that weigh classes.
         num_steps: how many optimiser steps it took.
         learning_rate: that of its last step.
-        num_bytes: what the upload takes on the wire; by default the size of ``state``.
+        num_bytes: what ``state`` takes on the wire; by default its size.
+        extras: what an algorithm sends beside the state.
         metrics: what the client measured, such as its mean training loss.
     """
 
@@ -28,6 +29,7 @@ class ClientUpdate:
     num_steps: int | None = None
     learning_rate: float | None = None
     num_bytes: int | None = None
+    extras: dict[str, Tensor] = field(default_factory=dict)
     metrics: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from torchmetrics import MeanMetric
 from fl_lightning import FederatedDataModule, LocalTraining
 from fl_lightning.callbacks import ClientCallback
 from fl_lightning.data import IID
-from fl_lightning.local import Round
+from fl_lightning.rounds import Round
 from tests.toys import Blobs, Net, blobs, identical
 
 

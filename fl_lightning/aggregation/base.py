@@ -12,7 +12,7 @@ updates of the round.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
@@ -20,7 +20,11 @@ from torch import Tensor, nn
 
 from fl_lightning.distributed import gather_objects, gather_rows, max_over_ranks, sum_over_ranks
 from fl_lightning.state import FlatState, StateDict, StateLayout, exact_dtype
+from fl_lightning.store import ClientStore
 from fl_lightning.update import ClientUpdate
+
+if TYPE_CHECKING:
+    from fl_lightning.local import ClientCallback
 
 Weighting = Literal["samples", "uniform"]
 
@@ -52,13 +56,44 @@ class Aggregate:
 class Aggregator(ABC):
     """Base of all aggregators. Derive from :class:`StreamingAggregator` or :class:`GatheredAggregator`."""
 
+    #: K, the number of all clients, not only of those in a round; known in a run
+    num_clients: int | None = None
+    #: the run's seed
+    seed: int = 0
     layout: StateLayout
     #: the global model that the clients of this round started from, in flat vectors
     start: FlatState
     _start_state: StateDict
+    _store: ClientStore | None = None
+
+    @property
+    def store(self) -> ClientStore:
+        """What is remembered of each client; the server's in a run, one of its own outside."""
+        if self._store is None:
+            self._store = ClientStore()
+        return self._store
+
+    def prepare(self, model: nn.Module, num_clients: int, seed: int, store: ClientStore) -> None:
+        """Called once, before the first round. The place to refuse a model that the algorithm cannot work with."""
+        self.num_clients = num_clients
+        self.seed = seed
+        self._store = store
+
+    def client_callbacks(self) -> "list[ClientCallback]":
+        """The client's half of the algorithm: callbacks that every client's Trainer gets."""
+        return []
+
+    def broadcast(self) -> dict[str, Tensor]:
+        """What is sent to the clients beside the model; called after :meth:`begin_round`."""
+        return {}
+
+    def personal_state(self, client: int) -> StateDict:
+        """Those entries of the state that a client starts from which are its own."""
+        return {}
 
     def begin_round(self, model: nn.Module) -> None:
         """Called before any client trains. ``model`` holds the state that the clients start from."""
+        self.store.begin_round()
         self.layout = StateLayout(model)
         self._start_state = {name: value.detach().clone() for name, value in _tensors(model).items()}
         self.start = self.layout.flatten(self._start_state, dtype=self._dtype)
@@ -143,6 +178,7 @@ class StreamingAggregator(Aggregator):
         for value in self.sums.values():
             sum_over_ranks(value)
         max_over_ranks(self._counters)
+        self.store.exchange()
 
     @property
     def mean(self) -> FlatState:

@@ -1,0 +1,15 @@
+"""What happens to an update on its way from a client to the server."""
+
+from abc import ABC, abstractmethod
+
+from fl_lightning.rounds import Round
+from fl_lightning.state import StateLayout
+from fl_lightning.update import ClientUpdate
+
+
+class UploadTransform(ABC):
+    """Base of all transforms: works with every aggregator, because it gives an update like any other."""
+
+    @abstractmethod
+    def __call__(self, update: ClientUpdate, round: Round, layout: StateLayout) -> ClientUpdate:
+        """The update as the server receives it, with ``num_bytes`` what it took on the wire."""

@@ -1,0 +1,50 @@
+"""Sparse upload by a random mask.
+
+Xing, Ning, Zhou, Liao, Xu, Zou. N-FedAvg: Novel Federated Average Algorithm Based on FedAvg (eq. 3, algorithm 1).
+"""
+
+from dataclasses import replace
+
+import torch
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+
+from fl_lightning.randomness import seed_for
+from fl_lightning.rounds import Round
+from fl_lightning.state import FlatState, StateLayout
+from fl_lightning.transforms.base import UploadTransform
+from fl_lightning.update import ClientUpdate
+
+
+class BernoulliMask(UploadTransform):
+    """A client uploads Δ ⊙ R, with one random 0/1 mask R over the parameters for the whole run; statistics go whole.
+
+    The mask follows from the run's seed and the client's number, so it is neither stored nor sent: what goes over the
+    wire is the kept entries.
+
+    Args:
+        keep: P, the probability that an entry is kept. 1 changes nothing.
+    """
+
+    def __init__(self, keep: float) -> None:
+        if not 0 < keep <= 1:
+            raise MisconfigurationException(f"keep={keep}, but it is a probability: set transforms keep in (0, 1]")
+        self.keep = keep
+
+    def __call__(self, update: ClientUpdate, round: Round, layout: StateLayout) -> ClientUpdate:
+        trained = layout.flatten(update.state)
+        start = layout.flatten(round.start_of(update.client))
+        mask = self.mask(trained.parameters.numel(), round.seed, update.client).to(trained.parameters.device)
+        masked = FlatState(
+            torch.where(mask, trained.parameters, start.parameters), trained.statistics, trained.counters
+        )
+        saved = int((~mask).sum()) * trained.parameters.element_size()
+        return replace(
+            update,
+            state=layout.unflatten(masked, like=update.state),
+            num_bytes=(update.num_bytes or 0) - saved,
+        )
+
+    def mask(self, size: int, seed: int, client: int) -> torch.Tensor:
+        """R of a client: true where an entry is kept."""
+        generator = torch.Generator().manual_seed(seed_for("mask", seed, client))
+        return torch.rand(size, generator=generator) < self.keep
