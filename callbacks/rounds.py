@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pytorch_lightning import Callback, Trainer
 
-from fl_lightning.aggregation import Aggregate
+from fl_lightning.aggregation.base import Aggregate
 from fl_lightning.module import FederatedModule
 from fl_lightning.rounds import Round
 from fl_lightning.update import ClientUpdate

@@ -13,8 +13,8 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Weighting
-from fl_lightning.aggregation.base import weight_of
+from fl_lightning.aggregation.base import Aggregate, Aggregator, Weighting, weight_of
+from fl_lightning.aggregation.fedavg import FedAvg
 from fl_lightning.callbacks.rounds import RoundCallback
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.distributed import broadcast_from_zero, sum_over_ranks
@@ -156,7 +156,7 @@ class FederatedServer(Callback):
             watcher.on_round_end(trainer, pl_module, aggregate)
         gc.collect()  # Trainers are reference cycles
 
-        self._log(pl_module, {**tally.totals(self._bytes), **aggregate.metrics}, round.number)
+        self.log_round(pl_module, {**tally.totals(self._bytes), **aggregate.metrics}, round.number)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called at the end."""
@@ -197,7 +197,8 @@ class FederatedServer(Callback):
         self._clients_state = {name: value.clone() for name, value in module.state_dict().items()}
         module.load_state_dict(aggregate.served_state)
 
-    def _log(self, pl_module: FederatedModule, metrics: dict[str, Any], step: int) -> None:
+    def log_round(self, pl_module: FederatedModule, metrics: dict[str, Any], step: int) -> None:
+        """Writes numbers of a round to the loggers, and makes them known to monitors."""
         # To the loggers at once: what is logged at the end of an epoch is written after the checkpoint, and a kill
         # in between would lose it.
         values = {name: float(value) for name, value in metrics.items()}

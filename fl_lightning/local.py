@@ -1,18 +1,12 @@
 """Local training: what a client does between receiving the global model and sending its own."""
 
 import copy
-import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from lightning_fabric.plugins.environments import LightningEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
-from pytorch_lightning.loggers.logger import DummyLogger
-from pytorch_lightning.strategies import SingleDeviceStrategy
-from pytorch_lightning.trainer.connectors import callback_connector
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
@@ -23,6 +17,7 @@ from fl_lightning.randomness import seed_for, seed_global_generators
 from fl_lightning.resident import ResidentClient
 from fl_lightning.rounds import Round
 from fl_lightning.state import StateDict
+from fl_lightning.trainers import quick_starts, short_lived_trainer
 from fl_lightning.update import ClientUpdate
 
 # What Lightning would say of every client, and nobody can act on; the last: all ranks evaluate on the same data.
@@ -101,7 +96,7 @@ class LocalTraining:
 
     def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
         """Trains the clients one after the other, each from the round's start, and gives their updates as they come."""
-        with isolate_rng(), torch.autocast(self._device.type, enabled=False), _quick_trainers():
+        with isolate_rng(), torch.autocast(self._device.type, enabled=False), quick_starts():
             for client in clients:
                 seed_global_generators(seed_for("client", round.seed, round.number, client))
                 yield self._train(client, round)
@@ -112,7 +107,7 @@ class LocalTraining:
         record = _Record()
         callbacks = self._callbacks_for(client, round)
         trainer = self._trainer([*callbacks, record])
-        trainer.fit(model, datamodule=_with_loader(self._data.source, loader))
+        trainer.fit(model, datamodule=with_loader(self._data.source, loader))
         update = ClientUpdate(
             client=client,
             state=_snapshot(model),
@@ -128,24 +123,8 @@ class LocalTraining:
         return update
 
     def _trainer(self, callbacks: list[Callback]) -> Trainer:
-        return Trainer(
-            accelerator=self._device.type,
-            devices=1,
-            num_nodes=1,
-            strategy=_ResidentStrategy(self._device),
-            plugins=[LightningEnvironment()],
-            logger=DummyLogger(),
-            callbacks=callbacks,
-            max_epochs=self.epochs,
-            limit_val_batches=0,
-            num_sanity_val_steps=0,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            enable_autolog_hparams=False,
-            use_distributed_sampler=False,
-            barebones=False,
-            **self._trainer_flags,
+        return short_lived_trainer(
+            self._device, callbacks=callbacks, max_epochs=self.epochs, limit_val_batches=0, **self._trainer_flags
         )
 
     def _callbacks_for(self, client: int, round: Round) -> list[Callback]:
@@ -168,17 +147,6 @@ class LocalTraining:
                     f"client {client} has a single sample, but BatchNorm needs two a batch:"
                     " share the data among fewer clients, or use another normalisation"
                 )
-
-
-class _ResidentStrategy(SingleDeviceStrategy):
-    """Leaves the model where it is: the next client uses the same tensors."""
-
-    def model_to_device(self) -> None:
-        pass
-
-    def teardown(self) -> None:
-        self.optimizers = []
-        self.precision_plugin.teardown()
 
 
 class _Record(Callback):
@@ -214,7 +182,7 @@ class _Record(Callback):
         return {} if self._loss_sum is None else {"loss": self._loss_sum / self._batches}
 
 
-def _with_loader(source: LightningDataModule, loader: Any) -> LightningDataModule:
+def with_loader(source: LightningDataModule, loader: Any) -> LightningDataModule:
     """The source with one client's batches: its other attributes and its batch hooks are there as in a plain run."""
     data = copy.copy(source)
     data.train_dataloader = lambda: loader  # type: ignore[method-assign]
@@ -224,20 +192,3 @@ def _with_loader(source: LightningDataModule, loader: Any) -> LightningDataModul
 
 def _snapshot(model: LightningModule) -> StateDict:
     return {name: value.detach().clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-
-
-@contextmanager
-def _quick_trainers() -> Iterator[None]:
-    """Trainers start without announcing themselves, and without a search of all installed packages for callbacks.
-
-    Those that a package adds to every Trainer are the server's; a client has what its configuration says.
-    """
-    logger = logging.getLogger("pytorch_lightning.utilities.rank_zero")
-    level, search = logger.level, callback_connector._load_external_callbacks
-    logger.setLevel(logging.WARNING)
-    callback_connector._load_external_callbacks = lambda group: []
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        callback_connector._load_external_callbacks = search

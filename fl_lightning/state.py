@@ -10,6 +10,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,20 @@ class StateLayout:
                 self.statistics.append(name)
             elif value.dtype != torch.bool and not value.is_complex():
                 self.counters.append(name)
+
+    @cached_property
+    def layers(self) -> dict[str, list[str]]:
+        """The names of each layer's parameters, weight and bias together, by the layer's name."""
+        layers: dict[str, list[str]] = {}
+        for name in self.parameters:
+            layers.setdefault(name.rpartition(".")[0], []).append(name)
+        return layers
+
+    @cached_property
+    def layer_index(self) -> Tensor:
+        """Of every entry of the parameter vector, the number of its layer."""
+        number = {name: index for index, names in enumerate(self.layers.values()) for name in names}
+        return torch.cat([torch.full((self.shapes[name].numel(),), number[name]) for name in self.parameters])
 
     def flatten(self, state: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> FlatState:
         """Copies a state into three vectors, the first two of type ``dtype`` (by default, as they are)."""

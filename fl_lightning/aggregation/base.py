@@ -151,7 +151,7 @@ class StreamingAggregator(Aggregator):
     """Sums the clients' states as they come in, in float64.
 
     A subclass finds the weighted mean in :attr:`mean` and overrides :meth:`finish_round`. One that needs further sums
-    of its own keeps them in :attr:`sums`, which is added up over the ranks.
+    of its own keeps them in :attr:`sums`, which is added up over the ranks, and adds to them in :meth:`accumulate`.
     """
 
     #: weighted sums by name; float64 tensors
@@ -168,7 +168,10 @@ class StreamingAggregator(Aggregator):
         self._counters = self.start.counters.clone()
 
     def receive(self, update: ClientUpdate, weight: float) -> None:
-        state = self.layout.flatten(update.state, dtype=self._dtype)
+        self.accumulate(self.layout.flatten(update.state, dtype=self._dtype), update, weight)
+
+    def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
+        """Adds one client to the sums; ``state`` is the update's, in flat vectors."""
         self.sums["weight"] += weight
         self.sums["parameters"].add_(state.parameters, alpha=weight)
         self.sums["statistics"].add_(state.statistics, alpha=weight)

@@ -1,0 +1,65 @@
+"""How well the model serves each client."""
+
+import copy
+
+import torch
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.utilities.seed import isolate_rng
+
+from fl_lightning.aggregation.base import Aggregate
+from fl_lightning.callbacks.rounds import RoundCallback
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.distributed import gather_objects
+from fl_lightning.local import with_loader
+from fl_lightning.module import FederatedModule
+from fl_lightning.trainers import quick_starts, short_lived_trainer
+
+
+class ClientEvaluation(RoundCallback):
+    """Evaluates every client's own model on the validation data: the served one with the client's entries in it.
+
+    Logs ``clients/<metric>_mean``, ``_std`` and ``_worst`` (the mean of the worst tenth) over the clients. For
+    algorithms that keep layers or statistics with the clients, such as FedBN and FedDNA.
+
+    Args:
+        every_n_rounds: it takes a validation a client, so one may want it less often.
+    """
+
+    def __init__(self, every_n_rounds: int = 1) -> None:
+        if every_n_rounds < 1:
+            raise MisconfigurationException(f"every_n_rounds={every_n_rounds}: set it to 1 or more")
+        self.every_n_rounds = every_n_rounds
+
+    def on_round_end(self, trainer: Trainer, pl_module: FederatedModule, aggregate: Aggregate) -> None:
+        """Called when the global model has moved; the ranks share the clients."""
+        if (trainer.current_epoch + 1) % self.every_n_rounds:
+            return
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        mine = range(trainer.global_rank, data.num_clients, trainer.world_size)
+        with isolate_rng(), quick_starts():
+            results = [(client, self._evaluate(client, pl_module, data)) for client in mine]
+        everyone = [metrics for _, metrics in sorted(gather_objects(results), key=lambda item: item[0])]
+        pl_module.server.log_round(pl_module, spread_of(everyone), trainer.current_epoch)
+
+    def _evaluate(self, client: int, pl_module: FederatedModule, data: FederatedDataModule) -> dict[str, float]:
+        module = pl_module.module
+        assert isinstance(module, LightningModule)
+        personal = copy.deepcopy(module, memo={id(module._trainer): None})
+        personal.load_state_dict({**module.state_dict(), **pl_module.server.aggregator.personal_state(client)})
+        trainer = short_lived_trainer(pl_module.device)
+        (metrics, *_) = trainer.validate(personal, datamodule=with_loader(data.source, None), verbose=False)
+        return {name: float(value) for name, value in metrics.items()}
+
+
+def spread_of(results: list[dict[str, float]]) -> dict[str, float]:
+    """Mean, standard deviation and mean of the worst tenth of each metric; of a loss the highest are the worst."""
+    spread = {}
+    for name in results[0]:
+        values = torch.tensor([metrics[name] for metrics in results], dtype=torch.float64)
+        worst = values.sort(descending="loss" in name).values[: max(len(values) // 10, 1)]
+        label = f"clients/{name.replace('/', '_')}"
+        spread[f"{label}_mean"] = values.mean().item()
+        spread[f"{label}_std"] = values.std(correction=0).item()
+        spread[f"{label}_worst"] = worst.mean().item()
+    return spread

@@ -1,0 +1,123 @@
+"""FedNNNN: norm-normalised aggregation with momentum; and its two halves alone.
+
+Nagura, Bian, Sato. FedNNNN: Norm-Normalized Neural Network Aggregation for Fast and Accurate Federated Learning.
+"""
+
+from typing import Any, Literal
+
+import torch
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch import Tensor, nn
+
+from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
+from fl_lightning.state import FlatState
+from fl_lightning.update import ClientUpdate
+
+Granularity = Literal["model", "layer"]
+
+#: N at or below this is no direction to follow: the paper then returns w_t as it is (section 4.2)
+SMALLEST_NORM = 1e-12
+
+
+class _TwoModels(StreamingAggregator):
+    """d ← γ d + step, w ← w + d (eq. 10-13, algorithm 3, lines 9-12); served is the plain average (section 4.1).
+
+    Clients go on from w + d, whose own accuracy the paper calls extremely poor. Statistics of both are the average.
+    """
+
+    def __init__(self, gamma: float) -> None:
+        if not 0 <= gamma < 1:
+            raise MisconfigurationException(f"gamma={gamma}, but a share of the last step is kept: set it in [0, 1)")
+        self.gamma = gamma
+        self.momentum: Tensor | None = None
+
+    def finish_round(self) -> Aggregate:
+        mean, start = self.mean, self.start.parameters
+        scale, moves = self.scale(mean.parameters - start)
+        last = torch.zeros_like(start) if self.momentum is None else self.momentum.to(start)
+        step = self.gamma * last + scale * (mean.parameters - start)  # eq. 10 or 12
+        self.momentum = torch.where(moves, step, last)
+        clients = torch.where(moves, start + step, start)  # eq. 11 or 13
+        return Aggregate(
+            state=self.result(FlatState(clients, mean.statistics, mean.counters)), served_state=self.result(mean)
+        )
+
+    def scale(self, average: Tensor) -> tuple[Tensor, Tensor]:
+        """What the average update is multiplied by, and where the model moves at all."""
+        return average.new_ones(1), torch.ones(1, dtype=torch.bool, device=average.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"momentum": self.momentum}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.momentum = state_dict["momentum"]
+
+
+class FedNNNN(_TwoModels):
+    """The average's direction, as long as the clients' average step, with momentum (eq. 12-13).
+
+    Args:
+        beta: length of the step in units of E, the clients' mean update norm.
+        gamma: share of the last step that is kept. 0 is :class:`NormNorm`.
+        granularity: ``model`` takes one norm over all parameters, as printed; ``layer`` one a layer.
+    """
+
+    def __init__(self, beta: float, gamma: float, granularity: Granularity = "model") -> None:
+        super().__init__(gamma)
+        if beta <= 0:
+            raise MisconfigurationException(f"beta={beta}, but it is the length of a step: set it above 0")
+        if granularity not in ("model", "layer"):
+            raise MisconfigurationException(f"granularity={granularity!r} is not one of model, layer")
+        self.beta = beta
+        self.granularity = granularity
+
+    def begin_round(self, model: nn.Module) -> None:
+        super().begin_round(model)
+        self.sums["norm"] = torch.zeros_like(self._norms(self.start.parameters))
+
+    def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
+        super().accumulate(state, update, weight)
+        self.sums["norm"] += weight * self._norms(state.parameters - self.start.parameters)
+
+    def scale(self, average: Tensor) -> tuple[Tensor, Tensor]:
+        n = self._norms(average)  # eq. 4
+        e = self.sums["norm"] / self.sums["weight"]  # eq. 5
+        moves = n > SMALLEST_NORM
+        return self._spread(torch.where(moves, self.beta * e / n, 0.0)), self._spread(moves)  # eq. 8
+
+    def _norms(self, vector: Tensor) -> Tensor:
+        """‖vector‖ as one entry, or an entry a layer."""
+        if self.granularity == "model":
+            return vector.norm().reshape(1)
+        squares = vector.new_zeros(len(self.layout.layers))
+        return squares.index_add(0, self._layer_of(vector), vector.square()).sqrt()
+
+    def _spread(self, values: Tensor) -> Tensor:
+        """Each parameter's value: that of the model, or of its layer."""
+        return values if self.granularity == "model" else values[self._layer_of(self.start.parameters)]
+
+    def _layer_of(self, vector: Tensor) -> Tensor:
+        return self.layout.layer_index.to(vector.device)
+
+
+class NormNorm(FedNNNN):
+    """Normalised aggregation without momentum (eq. 8).
+
+    Args:
+        beta: length of the step in units of E, the clients' mean update norm.
+        granularity: ``model`` takes one norm over all parameters, as printed; ``layer`` one a layer.
+    """
+
+    def __init__(self, beta: float, granularity: Granularity = "model") -> None:
+        super().__init__(beta=beta, gamma=0.0, granularity=granularity)
+
+
+class Momentum(_TwoModels):
+    """Momentum without normalisation (eq. 10-11).
+
+    Args:
+        gamma: share of the last step that is kept.
+    """
+
+    def __init__(self, gamma: float) -> None:
+        super().__init__(gamma)
