@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from pytorch_lightning import LightningDataModule
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 
@@ -19,7 +18,10 @@ from fl_lightning.data.selection import AllClients, Selection
 from fl_lightning.delegation import delegate_hooks
 from fl_lightning.randomness import run_seed
 
-_BATCH_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+_OF_THE_SOURCE = (
+    *("val_dataloader", "test_dataloader", "predict_dataloader"),
+    *("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"),
+)
 
 
 class FederatedDataModule(LightningDataModule):
@@ -61,7 +63,7 @@ class FederatedDataModule(LightningDataModule):
         self.seed = run_seed() if seed is None else seed
         self.prepare_data_per_node = source.prepare_data_per_node
         self._data: TrainingData | None = None
-        delegate_hooks(self, source, _BATCH_HOOKS)
+        delegate_hooks(self, source, _OF_THE_SOURCE)
 
     def prepare_data(self) -> None:
         """Called in one process only: the source downloads here."""
@@ -87,18 +89,6 @@ class FederatedDataModule(LightningDataModule):
             rank=self.trainer.global_rank if self.trainer else 0,
         )
         return DataLoader(sampler.dataset, sampler=sampler, batch_size=None)
-
-    def val_dataloader(self) -> Any:
-        """The source's own."""
-        return self.source.val_dataloader() if is_overridden("val_dataloader", self.source) else []
-
-    def test_dataloader(self) -> Any:
-        """The source's own."""
-        return self.source.test_dataloader() if is_overridden("test_dataloader", self.source) else []
-
-    def predict_dataloader(self) -> Any:
-        """The source's own."""
-        return self.source.predict_dataloader()
 
     @property
     def data(self) -> TrainingData:

@@ -11,6 +11,8 @@ from torch.nn import functional
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision, MulticlassRecall
 
+from fl_lightning.models.normalisation import Normalisation, with_normalisation
+
 
 class Classifier(LightningModule):
     """Cross-entropy on a network's logits; logs loss, accuracy, macro precision, recall and F1.
@@ -19,14 +21,21 @@ class Classifier(LightningModule):
         net: maps a batch of inputs to logits.
         num_classes: how many classes there are.
         optimizer: makes the clients' optimiser from their parameters; by default SGD with learning rate 0.05.
+        normalisation: replaces the network's BatchNorm: ``group`` (Fed-GN), ``layer``, ``none``.
     """
 
-    def __init__(self, net: nn.Module, num_classes: int = 10, optimizer: OptimizerCallable | None = None) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        num_classes: int = 10,
+        optimizer: OptimizerCallable | None = None,
+        normalisation: Normalisation = "batch",
+    ) -> None:
         super().__init__()
         # The command line saves how net and optimiser are made; the objects themselves do not belong into a checkpoint.
         from_command_line = _given_hyperparameters.get() is not None
         self.save_hyperparameters(ignore=[] if from_command_line else ["net", "optimizer"])
-        self.net = net
+        self.net = with_normalisation(net, normalisation)
         self.optimizer = optimizer
         metrics = MetricCollection(
             {

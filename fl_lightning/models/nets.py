@@ -29,15 +29,24 @@ class DigitsCNN(nn.Sequential):
         channels: of the two convolutions.
         hidden: width of the hidden layer.
         num_classes: width of the last.
+        batch_norm: whether BatchNorm follows each convolution.
     """
 
-    def __init__(self, channels: tuple[int, int] = (16, 32), hidden: int = 64, num_classes: int = 10) -> None:
+    def __init__(
+        self,
+        channels: tuple[int, int] = (16, 32),
+        hidden: int = 64,
+        num_classes: int = 10,
+        batch_norm: bool = False,
+    ) -> None:
         first, second = channels
         super().__init__(
             nn.Conv2d(1, first, 3, padding=1),
+            *([nn.BatchNorm2d(first)] if batch_norm else []),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Conv2d(first, second, 3, padding=1),
+            *([nn.BatchNorm2d(second)] if batch_norm else []),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Flatten(),
