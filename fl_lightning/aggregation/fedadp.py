@@ -1,0 +1,98 @@
+"""FedAdp: clients weigh by the angle between their gradient and the global one.
+
+Wu, Wang. Fast-Convergent Federated Learning With Adaptive Weighting. IEEE Transactions on Cognitive Communications and
+Networking, 2021.
+"""
+
+import math
+from collections.abc import Iterator
+from statistics import fmean
+
+import torch
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+
+from fl_lightning.aggregation.base import Aggregate, GatheredAggregator
+from fl_lightning.state import FlatState
+
+
+class FedAdp(GatheredAggregator):
+    """w ← w + Σ ψ_k Δ_k, where ψ_k is large if client k has pointed the way of the average so far (algorithm 1).
+
+    What a client's angle has been in the rounds that it took part in is remembered. Statistics are the plain average.
+
+    Args:
+        alpha: how much more a small angle weighs than a large one: at most e^α times. 0 is FedAvg.
+
+    Attributes:
+        angles: θ_k of the last round, in radians, by client.
+        smoothed_angles: the mean of θ_k over the rounds of client k.
+        contributions: ψ_k, which sum to 1.
+    """
+
+    def __init__(self, alpha: float = 5.0) -> None:
+        if alpha < 0:
+            raise MisconfigurationException(
+                f"alpha={alpha}, but a client that points elsewhere must not weigh more: set it to 0 (FedAvg) or above"
+            )
+        self.alpha = alpha
+        self.angles: dict[int, float] = {}
+        self.smoothed_angles: dict[int, float] = {}
+        self.contributions: dict[int, float] = {}
+
+    def finish_round(self) -> Aggregate:
+        p = self.weights
+        clients = [item.update.client for item in self.received]
+        average = torch.zeros_like(self.start.parameters)  # -η g (line 9); -η cancels in the angle
+        for weight, update in zip(p.tolist(), self._updates(), strict=True):
+            average.add_(update, alpha=weight)
+
+        angles = [angle_between(average, update) for update in self._updates()]  # eq. 7
+        smoothed = [self._smooth(client, angle) for client, angle in zip(clients, angles, strict=True)]  # eq. 8
+        psi = torch.softmax(gompertz(p.new_tensor(smoothed), self.alpha) + p.log(), dim=0)  # eq. 9-10
+
+        self.angles = dict(zip(clients, angles, strict=True))
+        self.smoothed_angles = dict(zip(clients, smoothed, strict=True))
+        self.contributions = dict(zip(clients, psi.tolist(), strict=True))
+
+        plain = self.mean(p)
+        # Σ ψ_k = 1, so w + Σ ψ_k Δ_k is Σ ψ_k w_k (line 13).
+        state = FlatState(self.mean(psi).parameters, plain.statistics, plain.counters)
+        return Aggregate(
+            self.result(state),
+            metrics={"fedadp/angle_mean": fmean(angles), "fedadp/divergence": self._divergence(average)},
+        )
+
+    def _updates(self) -> Iterator[Tensor]:
+        """Δ_k, one client after the other: all at once in float64 would take twice the memory of the round."""
+        for item in self.received:
+            yield item.state.parameters.to(self._dtype) - self.start.parameters
+
+    def _smooth(self, client: int, angle: float) -> float:
+        """The mean of the client's angles (eq. 8, with t counting the rounds of this client)."""
+        kept = self.store.get(client) or {
+            "angle_sum": torch.zeros((), dtype=torch.float64),
+            "rounds": torch.zeros((), dtype=torch.int64),
+        }
+        angle_sum, rounds = kept["angle_sum"] + angle, kept["rounds"] + 1
+        self.store.put(client, {"angle_sum": angle_sum, "rounds": rounds})
+        return float(angle_sum / rounds)
+
+    def _divergence(self, average: Tensor) -> float:
+        """(1/m) Σ ‖g - g_k‖ (section V-C), with g_k = -Δ_k/η and the clients' mean η, or 1 if nobody reports one."""
+        rates = [item.update.learning_rate for item in self.received if item.update.learning_rate]
+        eta = fmean(rates) if rates else 1.0
+        return fmean(float((average - update).norm()) for update in self._updates()) / eta
+
+
+def angle_between(first: Tensor, second: Tensor) -> float:
+    """In radians; π/2 where a vector is zero, for it points neither along nor against the other."""
+    lengths = math.sqrt(float(first.dot(first)) * float(second.dot(second)))
+    if lengths == 0:
+        return math.pi / 2
+    return math.acos(max(-1.0, min(1.0, float(first.dot(second)) / lengths)))
+
+
+def gompertz(angle: Tensor, alpha: float) -> Tensor:
+    """f(θ) of eq. 9: falls from α, where a client agrees with the average, to nearly 0, where it does not."""
+    return alpha * (1 - torch.exp(-torch.exp(-alpha * (angle - 1))))

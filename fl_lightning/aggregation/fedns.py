@@ -1,0 +1,150 @@
+"""FedNS: federated node selection; and FedAvg+lastFC, its rule for the last layer alone.
+
+Zhuo, Li. FedNS: Improving Federated Learning for Collaborative Image Classification on Mobile Clients. ICME 2021.
+
+A node is an output unit of a linear layer or an output channel of a convolution: a row of the weight, and its bias.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import torch
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch import Tensor, nn
+
+from fl_lightning.aggregation.base import Aggregate, GatheredAggregator
+from fl_lightning.state import StateDict
+from fl_lightning.store import ClientStore
+from fl_lightning.update import ClientUpdate
+
+# Transposed convolutions are averaged with p_k: their output channels are not the rows of the weight.
+_LAYERS_WITH_NODES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class FedAvgLastFC(GatheredAggregator):
+    """The average, but in the last fully connected layer unit c is averaged by the samples of class c (algorithm 2).
+
+    Clients must report their class counts. The unit of a class that no client of the round holds is averaged with p_k.
+
+    Args:
+        head: name of the layer whose outputs are the classes; by default the model's last ``nn.Linear``.
+    """
+
+    def __init__(self, head: str | None = None) -> None:
+        self.head = head
+
+    def prepare(self, model: nn.Module, num_clients: int, seed: int, store: ClientStore) -> None:
+        super().prepare(model, num_clients, seed, store)
+        self._find_head(model)
+
+    def begin_round(self, model: nn.Module) -> None:
+        super().begin_round(model)
+        head = self._find_head(model)
+        layers = self._find_layers(model)
+        self._num_classes = head.out_features
+        self._head_tensors = layers.pop(head)
+        self._hidden_tensors = [tensors for tensors in layers.values() if tensors]
+
+    def receive(self, update: ClientUpdate, weight: float) -> None:
+        if update.class_counts is None:
+            raise MisconfigurationException(
+                f"client {update.client} reports no class counts, but {type(self).__name__} averages the head by class:"
+                " use data with class labels, or FedAvg"
+            )
+        if len(update.class_counts) != self._num_classes:
+            raise MisconfigurationException(
+                f"client {update.client} counts {len(update.class_counts)} classes, but the head has"
+                f" {self._num_classes} outputs: set head to the layer whose outputs are the classes"
+            )
+        super().receive(update, weight)
+
+    def finish_round(self) -> Aggregate:
+        mean = self.mean(self.weights)  # eq. 3, for whatever is no node
+        parameters = self.layout.split(self.layout.parameters, mean.parameters)
+        clients = [self.layout.split(self.layout.parameters, item.state.parameters) for item in self.received]
+        for tensors, weights in self._node_weights(clients):
+            for name in tensors:
+                rows = parameters[name].view(weights.shape[1], -1).zero_()
+                for weight, client in zip(weights, clients, strict=True):
+                    rows += weight[:, None] * client[name].view_as(rows)
+        return Aggregate(self.result(mean))
+
+    def _node_weights(self, clients: list[StateDict]) -> Iterator[tuple[list[str], Tensor]]:
+        """Gives, layer by layer, the names of its tensors and the weights of its nodes, a (clients, nodes) matrix."""
+        counts = [torch.as_tensor(item.update.class_counts).to(self.weights) for item in self.received]
+        yield self._head_tensors, self._shares(torch.stack(counts))  # eq. 4
+
+    def _shares(self, amounts: Tensor) -> Tensor:
+        """Each client's share of what all have of a node; p_k where nobody has any."""
+        total = amounts.sum(0)
+        return torch.where(total > 0, amounts / total, self.weights[:, None])
+
+    def _find_head(self, model: nn.Module) -> nn.Linear:
+        linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+        if not linear:
+            raise MisconfigurationException(
+                f"{type(model).__name__} has no nn.Linear, but {type(self).__name__} averages the last one by class:"
+                " use a model that ends in one, or FedAvg"
+            )
+        if self.head is None:
+            return linear[-1]
+        head = dict(model.named_modules(remove_duplicate=False)).get(self.head)
+        if not isinstance(head, nn.Linear):
+            last = next(name for name, layer in model.named_modules() if layer is linear[-1])
+            raise MisconfigurationException(
+                f"head={self.head!r} is no nn.Linear of {type(model).__name__}:"
+                f" set it to the name of one, or leave it out to take the last, {last!r}"
+            )
+        return head
+
+    def _find_layers(self, model: nn.Module) -> dict[nn.Module, list[str]]:
+        """The trainable weight and bias of each layer with nodes.
+
+        Tied tensors are left out, and so averaged with p_k: they would be nodes of two layers.
+        """
+        owners = Counter(id(value) for module in model.modules() for value in module.parameters(recurse=False))
+        return {
+            layer: [
+                name
+                for name, value in layer.named_parameters(prefix, recurse=False)
+                if name.rpartition(".")[2] in ("weight", "bias")
+                and name in self.layout.parameters
+                and owners[id(value)] == 1
+            ]
+            for prefix, layer in model.named_modules()
+            if isinstance(layer, _LAYERS_WITH_NODES)
+        }
+
+
+class FedNS(FedAvgLastFC):
+    """Below the head, a client weighs in a node as much as the node's weights have moved apart there (algorithm 3).
+
+    Clients whose variance is unlike the others' are left out of the node; of 5 clients or fewer, nobody ever is. Where
+    no variance is left, as in nodes of one incoming weight, p_k decides. The head is that of :class:`FedAvgLastFC`.
+
+    Args:
+        head: name of the layer whose outputs are the classes; by default the model's last ``nn.Linear``.
+    """
+
+    def _node_weights(self, clients: list[StateDict]) -> Iterator[tuple[list[str], Tensor]]:
+        yield from super()._node_weights(clients)
+        start = self.layout.split(self.layout.parameters, self.start.parameters)
+        for tensors in self._hidden_tensors:
+            # The weight comes first. Where it is frozen, the bias is alone: rows of one entry, variance 0, hence p_k.
+            weight = tensors[0]
+            variances = torch.stack([row_variances(client[weight] - start[weight]) for client in clients])  # eq. 5
+            yield tensors, self._shares(without_outliers(variances))  # eq. 6
+
+
+def row_variances(values: Tensor) -> Tensor:
+    """The variance of the entries of each row, in two passes."""
+    rows = values.view(len(values), -1)
+    return (rows - rows.mean(1, keepdim=True)).square().mean(1)
+
+
+def without_outliers(variances: Tensor) -> Tensor:
+    """Puts 0 for the clients (rows) outside μ ± 2σ of a node (column)."""
+    deviations = (variances - variances.mean(0)).abs()
+    sigma = deviations.square().mean(0).sqrt()
+    # Of 5 clients one can lie exactly on the border: rounding must not decide.
+    return variances.where(deviations <= 2 * sigma * (1 + 1e-6), 0.0)

@@ -1,0 +1,198 @@
+"""The importance weights of FedDNA: how much of its own statistics each client keeps.
+
+Duan, Li, Lu. FedDNA: Federated Learning with Decoupled Normalization-Layer Aggregation for Non-IID Data. ECML PKDD
+2021.
+Eq. 2 and 4-11, on tensors alone; the federation is in ``feddna.py``.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam
+
+_EPSILON = 1e-5  # BatchNorm's own: a channel that does not vary has a scale too
+_LOG_VAR_LIMIT = 8.0
+_INPUT_LIMIT = 1e4  # reached by dead channels only; the gradient's square must fit into float32
+_PATIENCE, _TOLERANCE = 10, 1e-3
+
+
+class Statistics(NamedTuple):
+    """Means and variances of the normalisation layers: a row a client, a column an entry.
+
+    A LayerNorm keeps none: there the affine bias plays the mean and the affine weight the variance. As a weight may be
+    negative, roots and logarithms are taken of its absolute value.
+    """
+
+    mean: Tensor
+    var: Tensor
+
+
+def pooled(statistics: Statistics, sizes: Tensor) -> Statistics:
+    """One row for all clients (end of section 3.2): the plain mean, and Σ (n_k - 1) var_k / (Σ n_k - m)."""
+    return _pool(statistics, sizes, torch.ones_like(sizes)[None])
+
+
+def twins(statistics: Statistics, sizes: Tensor) -> Statistics:
+    """Row k pools all clients but k, the sums of eq. 4; a client alone is its own twin.
+
+    With the printed denominator |x| - K - 1 the weights of the variances would not sum to 1.
+    """
+    if len(sizes) == 1:
+        return statistics
+    return _pool(statistics, sizes, 1 - torch.eye(len(sizes), dtype=sizes.dtype, device=sizes.device))
+
+
+def moved(own: Statistics, others: Statistics, gammas: Tensor) -> Statistics:
+    """Eq. 4: s_k ← γ_k s_k + (1 - γ_k) s_-k."""
+    keep = gammas[:, None].to(own.mean.dtype)
+    return Statistics(keep * own.mean + (1 - keep) * others.mean, keep * own.var + (1 - keep) * others.var)
+
+
+def standardised(statistics: Statistics, centre: Statistics) -> Tensor:
+    """What the VAE sees: how far from ``centre``, measured with the scale of each channel.
+
+    Measured with the spread over the clients, rounding errors would become large once the clients agree.
+    """
+    scale = centre.var.abs() + _EPSILON
+    mean = (statistics.mean - centre.mean) / scale.sqrt()
+    log_var = ((statistics.var.abs() + _EPSILON) / scale).log()
+    return torch.cat([mean, log_var], dim=1).clamp(-_INPUT_LIMIT, _INPUT_LIMIT).float()
+
+
+def spread(statistics: Statistics, sizes: Tensor) -> float:
+    """How much clients differ: the mean over the entries of the standard deviation of the standardised means."""
+    means = standardised(statistics, pooled(statistics, sizes))[:, : statistics.mean.shape[1]]
+    return float(means.std(dim=0, correction=0).mean())
+
+
+class Gaussian(NamedTuple):
+    """Diagonal Gaussians: a row a client, a column a latent dimension."""
+
+    mean: Tensor
+    log_var: Tensor
+
+
+def divergence(p: Gaussian, q: Gaussian) -> Tensor:
+    """KL(p ‖ q) of every latent dimension; rounding must not make it negative."""
+    squares = p.log_var.exp() + (p.mean - q.mean) ** 2
+    return (0.5 * (q.log_var - p.log_var + squares / q.log_var.exp() - 1)).clamp(min=0)
+
+
+class VAE(nn.Module):
+    """Turns statistics into Gaussians of few dimensions, in which twins are compared (section 4.2).
+
+    Args:
+        entries: how many statistics a client has, means and variances together.
+        latent: dimensions of z.
+        hidden: units between the two.
+    """
+
+    def __init__(self, entries: int, latent: int, hidden: int) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(entries, hidden), nn.ReLU(), nn.Linear(hidden, 2 * latent))
+        self.decoder = nn.Sequential(nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, entries))
+
+    def encode(self, inputs: Tensor) -> Gaussian:
+        """q_φ(z | w̃) of every row."""
+        mean, log_var = self.encoder(inputs).chunk(2, dim=1)
+        return Gaussian(mean, log_var.clamp(-_LOG_VAR_LIMIT, _LOG_VAR_LIMIT))
+
+    def loss(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """The negative ELBO (eq. 11). The squares are summed: beside their mean the KL would collapse the posterior."""
+        posterior = self.encode(inputs)
+        prior = Gaussian(torch.zeros_like(posterior.mean), torch.zeros_like(posterior.log_var))
+        noise = torch.randn(posterior.mean.shape, generator=generator).to(inputs.device)
+        decoded = self.decoder(posterior.mean + (0.5 * posterior.log_var).exp() * noise)
+        return (0.5 * ((decoded - inputs) ** 2).sum(1) + divergence(posterior, prior).sum(1)).mean()
+
+
+class Importance(nn.Sequential):
+    """f of eq. 5: from the divergence of a client and its twin to the client's γ in (0, 1).
+
+    Args:
+        latent: dimensions of the divergence.
+    """
+
+    def __init__(self, latent: int) -> None:
+        super().__init__(nn.Linear(latent, 16), nn.ReLU(), nn.Linear(16, 1), nn.Sigmoid())
+
+    def forward(self, divergences: Tensor) -> Tensor:
+        """A γ a row."""
+        return super().forward(divergences.log1p()).squeeze(1)
+
+
+class ImportanceLearner(nn.Module):
+    """The players of eq. 8: the VAE tells twins apart, f moves them together.
+
+    Args:
+        entries: how many statistics a client has, means and variances together.
+        latent: dimensions of z.
+        hidden: units of the VAE's hidden layers.
+    """
+
+    def __init__(self, entries: int, latent: int, hidden: int) -> None:
+        super().__init__()
+        self.vae = VAE(entries, latent, hidden)
+        self.importance = Importance(latent)
+
+    def gammas(self, own: Tensor, others: Tensor) -> Tensor:
+        """Eq. 5, of standardised statistics. The VAE is not f's to train."""
+        with torch.no_grad():
+            divergences = divergence(self.vae.encode(own), self.vae.encode(others))
+        return self.importance(divergences)
+
+    def learn(
+        self, own: Statistics, sizes: Tensor, steps: int, lr: float, importance_lr: float, generator: torch.Generator
+    ) -> Tensor:
+        """The ``repeat`` of algorithm 1: both nets learn from a round's statistics; gives the clients' γ.
+
+        Args:
+            own: what the clients sent.
+            sizes: n_k.
+            steps: at most so many of each net, in turn; fewer if no γ moves any more.
+            lr: of the VAE.
+            importance_lr: of f.
+            generator: of the noise in the ELBO.
+        """
+        centre, others = pooled(own, sizes), twins(own, sizes)
+        inputs = standardised(own, centre), standardised(others, centre)
+        # Anew every round: Adam remembers the large gradients of clients far apart, and would hold f still once they
+        # are close.
+        vae_optimizer = Adam(self.vae.parameters(), lr)
+        importance_optimizer = Adam(self.importance.parameters(), importance_lr)
+        history: list[Tensor] = []
+        for _ in range(steps):
+            vae_optimizer.zero_grad()
+            self.vae.loss(torch.cat(inputs), generator).backward()
+            vae_optimizer.step()
+
+            gammas = self.gammas(*inputs)
+            importance_optimizer.zero_grad()
+            self._distance(moved(own, others, gammas), sizes, centre).backward(inputs=[*self.importance.parameters()])
+            importance_optimizer.step()
+
+            history.append(gammas.detach())
+            if len(history) > _PATIENCE and (history[-1] - history[-1 - _PATIENCE]).abs().max() < _TOLERANCE:
+                break
+        return self.gammas(*inputs).detach()
+
+    def _distance(self, new: Statistics, sizes: Tensor, centre: Statistics) -> Tensor:
+        """Eq. 2. The twins are those of the moved clients, so that the best γ is 1/m, consensus.
+
+        Against twins that stand still it would be 0, and two clients would swap their statistics for ever.
+        """
+        p, q = (self.vae.encode(standardised(side, centre)) for side in (new, twins(new, sizes)))
+        return divergence(p, q).sum(1).mean()
+
+
+def _pool(statistics: Statistics, sizes: Tensor, members: Tensor) -> Statistics:
+    """A row for each row of ``members``, which has a 1 for every client to be pooled."""
+    freedom = members * (sizes - 1).clamp(min=0)
+    # Among single samples no variance is better founded than another: their plain mean.
+    freedom = torch.where(freedom.sum(1, keepdim=True) > 0, freedom, members)
+    return Statistics(_weights(members) @ statistics.mean, _weights(freedom) @ statistics.var)
+
+
+def _weights(rows: Tensor) -> Tensor:
+    return rows / rows.sum(1, keepdim=True)

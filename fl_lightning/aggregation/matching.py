@@ -1,0 +1,157 @@
+"""Matching of atoms: which units of different clients are the same unit.
+
+Yurochkin, Agarwal, Ghosh, Greenewald, Hoang, Khazaeni. Bayesian Nonparametric Federated Learning of Neural Networks.
+ICML 2019.
+
+An atom is a row, a unit's incoming weights. The clients' rows are thought of as noisy copies of global atoms, of which
+there may be any number: a Beta-Bernoulli process. Given who holds which atom, the best match of one more client is a
+linear assignment; going over the clients again and again finds a local optimum of the posterior.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
+
+#: one atom a row
+Rows = NDArray[np.float64]
+#: the number of the global atom that each row of a client belongs to
+Assignment = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Process:
+    """The Beta-Bernoulli process that the clients' atoms are thought to come from.
+
+    Args:
+        sigma: σ, the variance of a client's row around its global atom.
+        sigma0: σ0, the variance of the global atoms around 0.
+        gamma: γ, how readily a new atom is born.
+    """
+
+    sigma: float = 1.0
+    sigma0: float = 1.0
+    gamma: float = 7.0
+
+
+def match(
+    clients: Sequence[Rows],
+    process: Process,
+    generator: np.random.Generator,
+    sweeps: int = 5,
+    max_width: int | None = None,
+) -> list[Assignment]:
+    """The global atom of every client's every row; two rows of a client never share one.
+
+    The atoms are numbered without gaps, in the order of the first of the widest clients as long as none of its atoms
+    is its own alone.
+
+    Args:
+        clients: the clients' rows, as many a client as it has units.
+        process: how likely rows belong together.
+        generator: draws the order of the clients in a sweep.
+        sweeps: how often every client is taken out and matched again; ends early when nothing changes.
+        max_width: how many global atoms there may be, no fewer than the widest client has; by default any number.
+    """
+    widest = max(range(len(clients)), key=lambda client: len(clients[client]))
+    if max_width is not None and max_width < len(clients[widest]):
+        raise ValueError(f"max_width={max_width}, but a client has {len(clients[widest])} atoms: set it to that")
+    pool = _Pool(clients, process, max_width)
+    for client in (widest, *(client for client in range(len(clients)) if client != widest)):
+        pool.add(client)
+    for _ in range(sweeps):
+        before = pool.assignments
+        for client in generator.permutation(len(clients)):
+            pool.remove(client)
+            pool.add(client)
+        if all(np.array_equal(before[client], atoms) for client, atoms in pool.assignments.items()):
+            break
+    return [pool.assignments[client] for client in range(len(clients))]
+
+
+def score_matrix(
+    rows: Rows, sums: Rows, counts: NDArray[np.int64], births: int, num_clients: int, process: Process
+) -> NDArray[np.float64]:
+    """How much likelier the whole becomes when a client's row belongs to an atom: (rows, atoms + births).
+
+    Args:
+        rows: the client's.
+        sums: A, the sum of each atom's members over σ, without this client.
+        counts: n, how many members each atom has.
+        births: how many new atoms are on offer.
+        num_clients: J.
+        process: σ, σ0 and γ.
+    """
+    values = rows / process.sigma
+    value_norms = np.square(values).sum(axis=1, keepdims=True)
+    sum_norms = np.square(sums).sum(axis=1)
+    precision = 1 / process.sigma0 + counts / process.sigma
+    others = np.minimum(counts, num_clients - 1)
+    existing = (
+        (sum_norms + 2 * values @ sums.T + value_norms) / (precision + 1 / process.sigma)
+        - sum_norms / precision
+        + 2 * np.log(others / (num_clients - others))
+    )
+    born = (
+        value_norms / (1 / process.sigma0 + 1 / process.sigma)
+        + 2 * np.log(process.gamma / num_clients)
+        - 2 * np.log(np.arange(1, births + 1))
+    )
+    return np.concatenate([existing, born], axis=1)
+
+
+def mean_atoms(clients: Sequence[Rows], assignments: Sequence[Assignment], weights: Sequence[float]) -> Rows:
+    """Each global atom as the weighted mean of its members, their weights summing to 1."""
+    width = 1 + max(int(atoms.max()) for atoms in assignments)
+    sums, totals = np.zeros((width, clients[0].shape[1])), np.zeros((width, 1))
+    for rows, atoms, weight in zip(clients, assignments, weights, strict=True):
+        sums[atoms] += weight * rows
+        totals[atoms] += weight
+    return sums / totals
+
+
+def map_atoms(
+    clients: Sequence[Rows], assignments: Sequence[Assignment], weights: Sequence[float], process: Process
+) -> Rows:
+    """Each global atom where its posterior is largest: A / S, the mean drawn towards 0, the less the more members."""
+    evidence = np.bincount(np.concatenate(assignments))[:, None] / process.sigma
+    return mean_atoms(clients, assignments, weights) * evidence / (1 / process.sigma0 + evidence)
+
+
+class _Pool:
+    """The global atoms while clients are put in and taken out."""
+
+    def __init__(self, clients: Sequence[Rows], process: Process, max_width: int | None) -> None:
+        self._clients = clients
+        self._process = process
+        self._max_width = max_width
+        self._sums: Rows = np.zeros((0, clients[0].shape[1]))
+        self._counts: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self.assignments: dict[int, Assignment] = {}
+
+    def add(self, client: int) -> None:
+        """Matches a client with the atoms that there are, and with new ones as far as there is room."""
+        rows, width = self._clients[client], len(self._counts)
+        births = len(rows) if self._max_width is None else min(len(rows), self._max_width - width)
+        scores = score_matrix(rows, self._sums, self._counts, births, len(self._clients), self._process)
+        _, atoms = linear_sum_assignment(scores, maximize=True)
+        # Newborn atoms can trade places at no cost: in the order of rows, a client alone keeps its own order.
+        born = atoms >= width
+        atoms[born] = width + np.arange(born.sum())
+        self._sums = np.pad(self._sums, ((0, born.sum()), (0, 0)))
+        self._counts = np.pad(self._counts, (0, born.sum()))
+        self._sums[atoms] += rows / self._process.sigma
+        self._counts[atoms] += 1
+        self.assignments = {**self.assignments, client: atoms}
+
+    def remove(self, client: int) -> None:
+        """Takes a client out, and the atoms that nobody else holds."""
+        atoms = self.assignments[client]
+        self._sums[atoms] -= self._clients[client] / self._process.sigma
+        self._counts[atoms] -= 1
+        held = self._counts > 0
+        number = np.cumsum(held) - 1
+        self._sums, self._counts = self._sums[held], self._counts[held]
+        self.assignments = {other: number[atoms] for other, atoms in self.assignments.items() if other != client}

@@ -1,0 +1,245 @@
+"""What holds for every algorithm: it composes with every other part, two processes equal one, a resume changes nothing."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pytorch_lightning import LightningModule
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch import nn
+from torch.nn import functional
+
+from fl_lightning import ClientUpdate, LocalTraining
+from fl_lightning.aggregation import (
+    Aggregator,
+    FedAdp,
+    FedAvg,
+    FedAvgLastFC,
+    FedBN,
+    FedDNA,
+    FedMA,
+    FedNNNN,
+    FedNS,
+    FedProx,
+    Momentum,
+    NormNorm,
+    Scaffold,
+)
+from fl_lightning.callbacks import CosineAnnealing, FederatedServer, LearningRateDecay, ProximalTerm
+from fl_lightning.data import IID, AllClients, ClassesPerClient, RandomClients, SequentialClients
+from fl_lightning.transforms import BernoulliMask
+from tests.toys import federate, identical, random_state, random_updates
+
+
+class Images(LightningModule):
+    """Convolution, normalisation if asked for, linear: on the six features as a 2 x 3 image."""
+
+    def __init__(self, norm: bool = True, optimizer: type[torch.optim.Optimizer] = torch.optim.SGD) -> None:
+        super().__init__()
+        self.optimizer = optimizer
+        self.conv = nn.Conv2d(1, 4, 2)
+        self.norm = nn.BatchNorm2d(4) if norm else nn.Identity()
+        self.hidden = nn.Linear(8, 6)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, inputs):
+        maps = functional.relu(self.norm(self.conv(inputs.view(-1, 1, 2, 3))))
+        return self.head(functional.relu(self.hidden(maps.flatten(1))))
+
+    def training_step(self, batch, batch_idx):
+        inputs, labels = batch
+        return functional.cross_entropy(self(inputs), labels)
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.training_step(batch, batch_idx))
+
+    def configure_optimizers(self):
+        return self.optimizer(self.parameters(), lr=0.05)
+
+
+ALGORITHMS = {
+    "FedAvg": FedAvg,
+    "FedProx": lambda: FedProx(mu=0.1),
+    "FedNNNN": lambda: FedNNNN(beta=0.7, gamma=0.8),
+    "FedNNNN by layer": lambda: FedNNNN(beta=0.7, gamma=0.8, granularity="layer"),
+    "NormNorm": lambda: NormNorm(beta=1.0),
+    "Momentum": lambda: Momentum(gamma=0.8),
+    "FedAdp": FedAdp,
+    "FedNS": FedNS,
+    "FedAvgLastFC": FedAvgLastFC,
+    "FedDNA": lambda: FedDNA(steps=5),
+    "Scaffold": Scaffold,
+    "FedBN": FedBN,
+    "FedMA": FedMA,
+    "FedMA in one shot": lambda: FedMA(one_shot=True),
+}
+PARTS = {
+    "all clients": {"selection": AllClients()},
+    "random clients": {"selection": RandomClients(count=3)},
+    "one client a round": {"selection": RandomClients(count=1)},
+    "sequential clients": {"selection": SequentialClients(count=4)},
+    "iid": {"partition": IID(6, sizes="power_law")},
+    "mask": {"transforms": [BernoulliMask(0.6)]},
+    "proximal term": {"callbacks": [ProximalTerm(0.1)]},
+    "cosine annealing": {"callbacks": [CosineAnnealing()]},
+    "decay": {"callbacks": [LearningRateDecay(0.9)]},
+    "uniform": {"weighting": "uniform"},
+    "server Adam": {"optimizer": lambda parameters: torch.optim.Adam(parameters, lr=0.01)},
+    "everything at once": {
+        "selection": SequentialClients(count=4),
+        "transforms": [BernoulliMask(0.6)],
+        "callbacks": [ProximalTerm(0.1), CosineAnnealing()],
+        "weighting": "uniform",
+        "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.7, momentum=0.5),
+    },
+}
+each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+
+
+def fitting_model(algorithm: str) -> Images:
+    torch.manual_seed(0)
+    return Images(norm="FedMA" not in algorithm)
+
+
+def run(algorithm, module=None, partition=None, selection=None, weighting="samples", transforms=None, **options):
+    client = LocalTraining(epochs=options.pop("epochs", 1), callbacks=options.pop("callbacks", None))
+    server = FederatedServer(
+        ALGORITHMS[algorithm](), weighting, client, options.pop("optimizer", None), transforms, options.pop("folder", None)
+    )
+    federated, trainer = federate(
+        module or fitting_model(algorithm),
+        partition=partition or ClassesPerClient(6, 2),
+        selection=selection,
+        server=server,
+        **options,
+    )
+    return dict(federated.state_dict()), trainer
+
+
+@each_algorithm
+@pytest.mark.parametrize("part", PARTS)
+def test_it_works_with_every_other_part(algorithm, part):
+    start = {name: value.clone() for name, value in fitting_model(algorithm).state_dict().items()}
+    state, trainer = run(algorithm, rounds=2, **PARTS[part])
+    assert trainer.current_epoch == 2
+    assert all(value.isfinite().all() for value in state.values())
+    assert not torch.equal(state["conv.weight"], start["conv.weight"])
+
+
+class Recurrent(Images):
+    def __init__(self) -> None:
+        super().__init__(norm=False)
+        self.lstm = nn.LSTM(2, 2)
+
+
+REFUSED = {
+    "FedMA with BatchNorm": ("FedMA", lambda: Images(norm=True), "norm"),
+    "FedMA with an LSTM": ("FedMA", Recurrent, "lstm"),
+    "FedBN without normalisation": ("FedBN", lambda: Images(norm=False), "no normalisation layer"),
+    "FedDNA without normalisation": ("FedDNA", lambda: Images(norm=False), "FedDNA"),
+    "Scaffold with Adam": ("Scaffold", lambda: Images(optimizer=torch.optim.Adam), "Adam"),
+}
+
+
+@pytest.mark.parametrize("combination", REFUSED)
+def test_what_cannot_work_is_refused_before_training_with_the_reason(combination):
+    algorithm, make, reason = REFUSED[combination]
+
+    class Untrained(make().__class__):
+        def training_step(self, batch, batch_idx):
+            raise AssertionError("trained")
+
+    module = make()
+    module.__class__ = Untrained
+    with pytest.raises(MisconfigurationException, match=reason) as error:
+        run(algorithm, module, rounds=1, num_sanity_val_steps=0)
+    assert algorithm in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@each_algorithm
+def test_two_processes_equal_one_with_an_odd_number_of_clients(algorithm):
+    options = {"selection": RandomClients(count=3), "partition": ClassesPerClient(7, 2), "rounds": 3}
+    one, _ = run(algorithm, devices=1, **options)
+    two, _ = run(algorithm, strategy="ddp_fork", devices=2, **options)
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-6, atol=1e-6)
+
+
+@each_algorithm
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_resumed_run_ends_as_an_undisturbed_one(algorithm, folder, tmp_path):
+    options = {"selection": RandomClients(count=3)}
+    whole, _ = run(algorithm, rounds=5, folder=str(tmp_path / "whole") if folder else None, **options)
+    kept = str(tmp_path / "kept") if folder else None
+    _, trainer = run(algorithm, rounds=2, folder=kept, **options)
+    trainer.save_checkpoint(tmp_path / "two.ckpt")
+    resumed, _ = run(algorithm, rounds=5, folder=kept, ckpt_path=tmp_path / "two.ckpt", **options)
+    assert identical(whole, resumed)
+
+
+def bare(updates: list[ClientUpdate]) -> list[ClientUpdate]:
+    """With the four arguments that are enough."""
+    return [ClientUpdate(u.client, u.state, u.num_samples, u.class_counts) for u in updates]
+
+
+def fresh(algorithm: str) -> Aggregator:
+    return ALGORITHMS[algorithm]()
+
+
+@each_algorithm
+@given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 4), weighting=st.sampled_from(["samples", "uniform"]))
+@settings(max_examples=8, deadline=None)
+def test_equal_clients_are_served_as_that_client(algorithm, seed, count, weighting):
+    generator = np.random.default_rng(seed)
+    model = fitting_model(algorithm)
+    state = random_state(model, generator)
+    updates = [
+        ClientUpdate(k, state, int(generator.integers(1, 99)), torch.tensor(generator.integers(0, 9, size=4)))
+        for k in range(count)
+    ]
+    served = fresh(algorithm).aggregate(model, updates, weighting=weighting).served_state
+    if "FedMA" in algorithm:  # the same function, its units perhaps in another order
+        twin = fitting_model(algorithm).eval()
+        other = fitting_model(algorithm).eval()
+        twin.load_state_dict(state)
+        other.load_state_dict(served)
+        inputs = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(other(inputs), twin(inputs), rtol=1e-4, atol=1e-4)
+        return
+    for name in state:
+        torch.testing.assert_close(served[name], state[name], rtol=1e-5, atol=1e-6)
+
+
+@each_algorithm
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=5, deadline=None)
+def test_permuting_the_clients_changes_nothing(algorithm, seed):
+    generator = np.random.default_rng(seed)
+    model = fitting_model(algorithm)
+    updates = bare(random_updates(model, 5, generator))
+    first = fresh(algorithm).aggregate(model, updates)
+    second = fresh(algorithm).aggregate(model, [updates[i] for i in generator.permutation(5)])
+    for one, two in ((first.state, second.state), (first.served_state, second.served_state)):
+        for name in one:
+            torch.testing.assert_close(one[name], two[name], rtol=1e-5, atol=1e-6)
+
+
+@each_algorithm
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_degenerate_updates_give_no_nan(algorithm, weighting, generator):
+    model = fitting_model(algorithm)
+    still = {name: value.clone() for name, value in model.state_dict().items()}
+    nothing = torch.zeros(4, dtype=torch.int64)
+    aggregator = fresh(algorithm)
+    cases = [
+        [ClientUpdate(0, still, 1, nothing)],
+        [ClientUpdate(0, still, 1, nothing), ClientUpdate(1, still, 1, nothing)],
+        [ClientUpdate(0, still, 5, nothing), ClientUpdate(1, random_state(model, generator), 1, nothing)],
+        [ClientUpdate(k, {n: torch.zeros_like(v) for n, v in still.items()}, 1, nothing) for k in range(6)],
+    ]
+    for updates in cases:
+        result = aggregator.aggregate(model, updates, weighting=weighting)
+        for state in (result.state, result.served_state):
+            assert all(value.isfinite().all() for value in state.values())
