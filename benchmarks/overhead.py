@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 
 from fl_lightning import FederatedDataModule, FederatedModule, LocalTraining
 from fl_lightning.callbacks import FederatedServer
-from fl_lightning.models import MLP, Classifier, MnistCNN
+from fl_lightning.models import Classifier, FullyConnected, MnistCNN
 
 CLIENTS, SAMPLES, BATCH = 10, 600, 50
 
@@ -115,7 +115,7 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
     print(f"{CLIENTS} clients x {SAMPLES} images, batches of {BATCH}; {machine}")
-    for name, net in (("MNIST CNN (FedNNNN)", MnistCNN), ("MLP 784-200-10", MLP)):
+    for name, net in (("MNIST CNN (FedNNNN)", MnistCNN), ("MLP 784-200-10", FullyConnected)):
         measure(name, net, arguments.repeats, arguments.epochs)
 
 

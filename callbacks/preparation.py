@@ -16,33 +16,31 @@ def check_flags(trainer: Trainer) -> None:
             f"strategy {type(trainer.strategy).__name__} shards or wraps the model, but a client trains it whole:"
             " set trainer.strategy to auto or ddp"
         )
-    if trainer.precision == "16-mixed":
+    if trainer.precision not in ("32-true", "bf16-mixed"):
         raise MisconfigurationException(
-            "trainer.precision=16-mixed scales the server's gradients, which are no gradients:"
+            f"trainer.precision={trainer.precision}, but the server only evaluates, in 32-true or bf16-mixed:"
             " set client.precision instead"
         )
-    for flag, default in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
+    for flag, default in (("gradient_clip_val", None), ("accumulate_grad_batches", 1), ("overfit_batches", 0.0)):
         if getattr(trainer, flag) != default:
             raise MisconfigurationException(
                 f"trainer.{flag}={getattr(trainer, flag)}, but the server takes no gradient steps:"
                 f" set client.{flag} instead"
             )
+    if trainer._accelerator_connector._layer_sync is not None:
+        raise MisconfigurationException(
+            "trainer.sync_batchnorm=True, but every client has its own batches: leave it out"
+        )
 
 
 def add_round_callbacks(trainer: Trainer) -> None:
-    """Puts Lightning's default progress bar and checkpoint into terms of rounds; what the user chose stays.
-
-    Checkpoints are written at the end of a round, never at the end of its validation: from there a run that stopped
-    early could not be resumed.
-    """
+    """Puts Lightning's default progress bar and checkpoint into terms of rounds; what the user chose stays."""
     callbacks: list[Callback] = []
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if type(callback) in (TQDMProgressBar, RichProgressBar):
-            callback = RoundProgressBar()
+            callback = RoundProgressBar(refresh_rate=getattr(callback, "refresh_rate", 1))
         elif type(callback) is ModelCheckpoint and _is_default(callback):
             continue
-        elif isinstance(callback, ModelCheckpoint) and callback._save_on_train_epoch_end is None:
-            callback._save_on_train_epoch_end = True
         callbacks.append(callback)
     wants_checkpoints = any(isinstance(callback, Checkpoint) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     if wants_checkpoints and not any(isinstance(callback, LastRound) for callback in callbacks):
@@ -50,5 +48,21 @@ def add_round_callbacks(trainer: Trainer) -> None:
     trainer.callbacks = callbacks  # type: ignore[attr-defined]
 
 
+def order_checkpoints(trainer: Trainer) -> None:
+    """Lets the last round's checkpoint be written after all others, whose state it contains.
+
+    All are written at the end of a round, never at the end of its validation: from there a run that stopped early could
+    not be resumed.
+    """
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and callback._save_on_train_epoch_end is None:
+            callback._save_on_train_epoch_end = True
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    trainer.callbacks = sorted(callbacks, key=lambda callback: isinstance(callback, LastRound))  # type: ignore[attr-defined]
+
+
 def _is_default(checkpoint: ModelCheckpoint) -> bool:
-    return checkpoint.monitor is None and checkpoint.filename is None and checkpoint.dirpath is None
+    """Whether it is as Lightning adds it by itself."""
+    default = ModelCheckpoint()
+    names = ("state_key", "dirpath", "filename", "save_last", "save_top_k", "save_weights_only")
+    return all(getattr(checkpoint, name) == getattr(default, name) for name in names)

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from fl_lightning.aggregation.base import Aggregate, Aggregator, Weighting, weight_of
 from fl_lightning.aggregation.fedavg import FedAvg
+from fl_lightning.callbacks.preparation import order_checkpoints
 from fl_lightning.callbacks.rounds import RoundCallback
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.distributed import broadcast_from_zero, sum_over_ranks
@@ -69,6 +70,7 @@ class FederatedServer(Callback):
         self._clients_state: StateDict | None = None
         self._bytes = {"up": 0, "down": 0}
         self._saved_run: dict[str, Any] | None = None
+        self._current_run: dict[str, Any] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Called before the model is set up: refuses what cannot work, before anything is trained."""
@@ -85,15 +87,17 @@ class FederatedServer(Callback):
             # The process group is needed, the wrapper is not: ranks exchange updates, not gradients.
             trainer.strategy.configure_ddp = lambda: None  # type: ignore[method-assign]
         if stage == "fit":
-            self._current_run = self._run(trainer)
+            order_checkpoints(trainer)
+            _data_of(trainer)
             if trainer.current_epoch == 0:  # the server may have run another fit; a checkpoint is loaded after this
                 self._forget()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called when the model is on its device and restored."""
         data = _data_of(trainer)
-        if self._saved_run is not None and self._saved_run != self._run(trainer):
-            was, now = self._saved_run, self._run(trainer)
+        self._current_run = self._run(trainer)
+        if self._saved_run is not None and self._saved_run != self._current_run:
+            was, now = self._saved_run, self._current_run
             name = next(name for name in was if was[name] != now.get(name))
             raise MisconfigurationException(
                 f"the checkpoint is of a run with {name}={was[name]}, this one has {name}={now.get(name)}:"
@@ -165,6 +169,7 @@ class FederatedServer(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Called when a run breaks off."""
+        self.client.release()
         gc.unfreeze()
 
     def state_dict(self) -> dict[str, Any]:
@@ -194,7 +199,7 @@ class FederatedServer(Callback):
         # Two models: Lightning sees the served one, the clients' one waits for the next round.
         module = pl_module.module
         assert isinstance(module, LightningModule)
-        self._clients_state = {name: value.clone() for name, value in module.state_dict().items()}
+        self._clients_state = copy.deepcopy(dict(module.state_dict()))
         module.load_state_dict(aggregate.served_state)
 
     def log_round(self, pl_module: FederatedModule, metrics: dict[str, Any], step: int) -> None:
@@ -210,7 +215,12 @@ class FederatedServer(Callback):
     def _run(self, trainer: Trainer) -> dict[str, Any]:
         """What must be the same when a run is resumed."""
         data = _data_of(trainer)
-        return {"aggregator": type(self.aggregator).__name__, "num_clients": data.num_clients, "seed": data.seed}
+        return {
+            "aggregator": type(self.aggregator).__name__,
+            "server_optimizer": type(trainer.optimizers[0]).__name__,
+            "num_clients": data.num_clients,
+            "seed": data.seed,
+        }
 
 
 class _Tally:

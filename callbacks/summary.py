@@ -21,7 +21,8 @@ class RunSummary(Callback):
         if server is None or not isinstance(data, FederatedDataModule) or not isinstance(pl_module, FederatedModule):
             return
         parameters = sum(parameter.numel() for parameter in pl_module.trainable_parameters())
-        rounds = f"{trainer.max_epochs} rounds" if trainer.max_epochs and trainer.max_epochs > 0 else "rounds"
+        limited = trainer.max_epochs is not None and trainer.max_epochs > 0
+        rounds = f"rounds {trainer.max_epochs}" if limited else "rounds without limit"
         optimizer = f" with {type(trainer.optimizers[0]).__name__}" if server.optimizer else ""
         _print(
             f"{type(pl_module.module).__name__}, {parameters:,} parameters on {pl_module.device}"
@@ -34,7 +35,8 @@ class RunSummary(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called at the end."""
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val")}
-        lines = [f"After round {trainer.current_epoch}"]
+        early = trainer.max_epochs is not None and 0 < trainer.current_epoch < trainer.max_epochs
+        lines = [f"After round {trainer.current_epoch}" + (f" of {trainer.max_epochs}, stopped early" if early else "")]
         lines += [f"  {name:<22} {metrics[name]:.4f}" for name in sorted(metrics)]
         if trainer.log_dir and trainer.loggers:
             lines.append(f"  {'logs':<22} {_shown(trainer.log_dir)}")

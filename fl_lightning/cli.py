@@ -6,13 +6,16 @@ import re
 import shutil
 import sys
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any, NoReturn
 
+import yaml
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
+from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 
 import fl_lightning.aggregation
 import fl_lightning.models  # noqa: F401  short class names resolve among what is imported
@@ -63,6 +66,8 @@ class FederatedCLI(LightningCLI):
         config.ckpt_path = self._resolve(config.ckpt_path)
         if self.subcommand != "fit":
             config.trainer.logger = False
+            if config.ckpt_path is None:
+                rank_zero_warn(f"{self.subcommand} evaluates the model as it is made, untrained: give --ckpt_path")
             return
         if config.trainer.logger in (None, True):
             # Absolute paths: from another folder, a resumed ModelCheckpoint would not know its own files again.
@@ -85,34 +90,47 @@ class FederatedCLI(LightningCLI):
         return super().instantiate_trainer(**kwargs)
 
     def fit(self, **kwargs: Any) -> None:
-        """Runs ``Trainer.fit``; a run that was refused before its first round leaves no folder behind."""
+        """Runs ``Trainer.fit``; a run that ends before its first round leaves no folder behind."""
         try:
             self.trainer.fit(**kwargs)
-        except MisconfigurationException:
-            if self._logger is not None and kwargs.get("ckpt_path") is None:
-                folder = Path(self._logger.log_dir)
-                if not (folder / "checkpoints").exists():
-                    shutil.rmtree(folder, ignore_errors=True)
+        except BaseException:
+            if self._logger is not None and kwargs.get("ckpt_path") is None and self.trainer.global_step == 0:
+                shutil.rmtree(self._logger.log_dir, ignore_errors=True)
             raise
 
+    def _configs(self) -> list[Path]:
+        return [Path(str(path)).resolve() for path in self.config[self.subcommand].config or []]
+
     def _name(self) -> str:
-        paths = [Path(str(path)) for path in self.config[self.subcommand].config or []]
-        # a run's own config.yaml stands in runs/<name>/version_<n>/
-        names = [path.parent.parent.name if path.name == SaveRunConfig.FILE else path.stem for path in paths]
+        """Of the run: the names of its configs; a run that starts from another run's config has that run's name."""
+        names = [path.parent.parent.name if _is_run(path.parent) else path.stem for path in self._configs()]
         return "-".join(names) or "run"
 
     def _resolve(self, ckpt_path: str | None) -> str | None:
-        if ckpt_path == "last":
-            folder = Path(self.config[self.subcommand].trainer.default_root_dir or RUNS, self._name())
-            found = sorted(folder.glob("*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime)
-            if not found:
-                raise MisconfigurationException(
-                    f"ckpt_path=last, but {folder} holds no run with a checkpoint: leave --ckpt_path out to start one"
-                )
-            return str(found[-1])
-        if ckpt_path and "://" not in ckpt_path and ckpt_path not in ("best", "hpc") and not Path(ckpt_path).is_file():
-            raise MisconfigurationException(f"ckpt_path={ckpt_path}: there is no such file")
-        return ckpt_path
+        """``last`` is that of the run whose config is given, or else of the newest run of this name."""
+        if ckpt_path is None or "://" in ckpt_path or ckpt_path == "hpc":
+            return ckpt_path
+        if ckpt_path != "last":
+            if not Path(ckpt_path).is_file():
+                raise MisconfigurationException(f"ckpt_path={ckpt_path}: there is no such file")
+            if not zipfile.is_zipfile(ckpt_path):
+                raise MisconfigurationException(f"ckpt_path={ckpt_path} is no checkpoint, or was cut off: use another")
+            return ckpt_path
+        folder = Path(self.config[self.subcommand].trainer.default_root_dir or RUNS, self._name())
+        own = [path.parent for path in self._configs() if _is_run(path.parent)]
+        runs = own or sorted(folder.glob("*"), key=lambda run: run.stat().st_mtime)
+        found = [run / "checkpoints" / "last.ckpt" for run in runs]
+        found = [path for path in found if path.is_file()]
+        if not found:
+            where = own[-1] if own else folder
+            raise MisconfigurationException(
+                f"ckpt_path=last, but {where} holds no run with a checkpoint: leave --ckpt_path out to start one"
+            )
+        return str(found[-1])
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / SaveRunConfig.FILE).is_file() and (folder / "checkpoints").is_dir()
 
 
 class SaveRunConfig(SaveConfigCallback):
@@ -124,16 +142,29 @@ class SaveRunConfig(SaveConfigCallback):
         """Called before the model is set up."""
         if stage != "fit" or trainer.log_dir is None or not trainer.loggers:
             return
-        taken = (Path(trainer.log_dir) / self.FILE).is_file()
-        if taken and self.config.ckpt_path is None:
+        folder = Path(trainer.log_dir).resolve()
+        taken = (folder / self.FILE).is_file()
+        resumed = self.config.ckpt_path is not None and folder in Path(self.config.ckpt_path).resolve().parents
+        if taken and not resumed:
             raise MisconfigurationException(
                 f"{trainer.log_dir} already holds a run: choose another folder for the logger, or continue it with"
                 f" --ckpt_path {Path(trainer.log_dir) / 'checkpoints' / 'last.ckpt'}"
             )
+        self.config = self.config.clone()
+        self.config.ckpt_path = None  # a rerun of this config starts anew
         if not taken:
-            self.config = self.config.clone()
-            self.config.ckpt_path = None  # a rerun of this config starts anew
             super().setup(trainer, pl_module, stage)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called before the first round: a resumed run that is configured otherwise says so, in a file of its own."""
+        if trainer.current_epoch == 0 or trainer.log_dir is None or not trainer.is_global_zero:
+            return
+        first = Path(trainer.log_dir, self.FILE)
+        config = self.parser.dump(self.config, skip_none=False)
+        if first.is_file() and yaml.safe_load(first.read_text()) != yaml.safe_load(config):
+            changed = first.with_name(f"config_from_round_{trainer.current_epoch + 1}.yaml")
+            changed.write_text(config)
+            print(f"Configured otherwise than the rounds before: see {changed.name} beside {first}", flush=True)
 
 
 class _Parser(LightningArgumentParser):
@@ -151,9 +182,13 @@ def main(args: ArgsType = None) -> None:
     try:
         FederatedCLI(args)
     except SIGTERMException:
+        _say_how_to_resume("Terminated")
         sys.exit(143)
     except SystemExit as exit:
-        sys.exit(130 if isinstance(exit.__context__, KeyboardInterrupt) else exit.code)
+        if isinstance(exit.__context__, KeyboardInterrupt):
+            _say_how_to_resume("Interrupted")
+            sys.exit(130)
+        raise
     except Exception as error:
         mistake = _mistake_behind(error)
         if mistake is None:
@@ -162,12 +197,15 @@ def main(args: ArgsType = None) -> None:
         sys.exit(2)
 
 
+def _say_how_to_resume(what: str) -> None:
+    print(f"{what}. The rounds that ended are kept: the same command with --ckpt_path last goes on.", file=sys.stderr)
+
+
 def _mistake_behind(error: BaseException | None) -> BaseException | None:
-    while error is not None:
-        if isinstance(error, MisconfigurationException):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
+    """A user's mistake may come wrapped by the parser."""
+    while error is not None and not isinstance(error, MisconfigurationException):
+        error = error.__cause__
+    return error
 
 
 def _keep_quiet() -> None:

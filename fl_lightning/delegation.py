@@ -26,11 +26,29 @@ class Delegate:
             self.owner._current_fx_name = outer
 
 
+class BatchDelegate(Delegate):
+    """A hook on batches; the server's own batches, which are lists of clients, pass by it."""
+
+    def __init__(self, owner: Any, name: str, wrapper: Any) -> None:
+        super().__init__(owner, name)
+        self.wrapper = wrapper
+
+    def __call__(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        trainer = self.wrapper.trainer
+        return batch if trainer is not None and trainer.training else super().__call__(batch, *args, **kwargs)
+
+
+_BATCH_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+
+
 def delegate_hooks(wrapper: Any, owner: Any, names: Iterable[str]) -> None:
-    """Makes those of the hooks that ``owner`` overrides the hooks of ``wrapper``."""
+    """Makes those of the hooks that ``owner`` overrides the hooks of ``wrapper``; the hooks on batches among them."""
     for name in names:
         if is_overridden(name, owner):
             setattr(wrapper, name, Delegate(owner, name))
+    for name in _BATCH_HOOKS:
+        if is_overridden(name, owner):
+            setattr(wrapper, name, BatchDelegate(owner, name, wrapper))
 
 
 def blank_hooks(owner: Any, base: type, names: Iterable[str]) -> None:

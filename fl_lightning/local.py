@@ -1,6 +1,7 @@
 """Local training: what a client does between receiving the global model and sending its own."""
 
 import copy
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -66,6 +67,7 @@ class LocalTraining:
             raise MisconfigurationException(f"epochs={epochs}, but a client trains: set client.epochs to 1 or more")
         if batch_size is not None and batch_size < 1:
             raise MisconfigurationException(f"batch_size={batch_size}: set client.batch_size to 1 or more")
+        _check_flags(trainer_flags)
         self.epochs = epochs
         self.batch_size = batch_size
         self.callbacks = callbacks or []
@@ -92,7 +94,8 @@ class LocalTraining:
 
     def release(self) -> None:
         """Called once, at the end: lets go of the client model and the data."""
-        del self._resident, self._data
+        self.__dict__.pop("_resident", None)
+        self.__dict__.pop("_data", None)
 
     def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
         """Trains the clients one after the other, each from the round's start, and gives their updates as they come."""
@@ -159,7 +162,7 @@ class _Record(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for config in trainer.lr_scheduler_configs:
-            if config.monitor is not None and config.monitor.startswith("val"):
+            if config.monitor is not None and re.match(r"val(id|idation)?(/|_|$)", config.monitor):
                 raise MisconfigurationException(
                     f"a learning-rate scheduler monitors {config.monitor!r}, which a client never sees, for validation"
                     " is the server's: monitor a training metric, or use a scheduler without a monitor"
@@ -175,11 +178,28 @@ class _Record(Callback):
             self._batches += 1
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.optimizers:
+        if trainer.optimizers and trainer.optimizers[0].param_groups:
             self.learning_rate = float(trainer.optimizers[0].param_groups[0]["lr"])
 
     def metrics(self) -> dict[str, Tensor]:
         return {} if self._loss_sum is None else {"loss": self._loss_sum / self._batches}
+
+
+def _check_flags(flags: dict[str, Any]) -> None:
+    """A flag that a Trainer does not have, or that is the framework's, shows here and not in the first round."""
+    if not flags:
+        return
+    try:
+        with warnings.catch_warnings(), quick_starts():
+            warnings.simplefilter("ignore")
+            short_lived_trainer(torch.device("cpu"), callbacks=[], max_epochs=1, limit_val_batches=0, **flags)
+    except TypeError as error:
+        name = re.search(r"'(\w+)'$", str(error))
+        flag = name.group(1) if name else ", ".join(flags)
+        raise MisconfigurationException(
+            f"{flag} is no flag of a client's Trainer that can be set:"
+            + (" use client.epochs" if flag == "max_epochs" else " leave it out of client")
+        ) from error
 
 
 def with_loader(source: LightningDataModule, loader: Any) -> LightningDataModule:
@@ -191,4 +211,7 @@ def with_loader(source: LightningDataModule, loader: Any) -> LightningDataModule
 
 
 def _snapshot(model: LightningModule) -> StateDict:
-    return {name: value.detach().clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    """A copy of the state; a tensor under two names is copied once."""
+    state = {name: value for name, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
+    copies = {id(value): value.detach().clone() for value in state.values()}
+    return {name: copies[id(value)] for name, value in state.items()}

@@ -24,7 +24,6 @@ _EVALUATION_HOOKS = tuple(
 _HOOKS = (
     *("prepare_data", "setup", "configure_model", "teardown"),
     *("validation_step", "test_step", "predict_step"),
-    *("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"),
     *("on_save_checkpoint", "on_load_checkpoint"),
     *(hook for hook in _EVALUATION_HOOKS if hasattr(LightningModule, hook)),
 )
@@ -56,6 +55,7 @@ class FederatedModule(LightningModule):
                 )
         self.automatic_optimization = False
         self.module = module
+        self.strict_loading = module.strict_loading
         self.example_input_array = module.example_input_array
         self._adopt_hyper_parameters()
         delegate_hooks(self, module, _HOOKS)

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 import torch
 from pytorch_lightning import LightningModule
-from torch import Tensor
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics import Metric, MetricCollection
 
@@ -28,10 +29,17 @@ class ResidentClient:
     """
 
     def __init__(self, module: LightningModule) -> None:
+        for name, parameter in module.named_parameters():
+            if isinstance(parameter, nn.parameter.UninitializedParameter):
+                raise MisconfigurationException(
+                    f"{name} of {type(module).__name__} is lazy and has no shape yet, so it cannot be sent to clients:"
+                    " run one batch through the model in its __init__ or setup"
+                )
         self._pristine = copy.deepcopy(module, memo={id(module._trainer): None} if module._trainer else {})
         self._pristine.train()
         blank_hooks(self._pristine, LightningModule, _RUN_ONCE)
         self._tensors = self._pristine.state_dict(keep_vars=True)
+        self._requires_grad = {n: t.requires_grad for n, t in self._tensors.items() if isinstance(t, nn.Parameter)}
         self._metrics = [layer for layer in self._pristine.modules() if isinstance(layer, Metric | MetricCollection)]
         for metric in self._metrics:
             if isinstance(metric, Metric):  # a client's metric is its own, also where ranks could exchange
@@ -46,6 +54,8 @@ class ResidentClient:
                 if isinstance(tensor, Tensor):
                     tensor.copy_(state[name])
                     tensor.grad = None
+        for name, trainable in self._requires_grad.items():
+            self._tensors[name].requires_grad_(trainable)
         for metric in self._metrics:
             if isinstance(metric, Metric) and metric.update_called:
                 metric.reset()

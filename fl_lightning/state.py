@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 StateDict = dict[str, Tensor]
@@ -52,6 +53,11 @@ class StateLayout:
             if first_name.setdefault(id(value), name) != name:
                 self.aliases[name] = first_name[id(value)]
             elif isinstance(value, nn.Parameter):
+                if value.requires_grad and value.is_complex():
+                    raise MisconfigurationException(
+                        f"{name} is complex, which aggregation does not know: keep its real and imaginary part"
+                        " as two parameters (torch.view_as_real)"
+                    )
                 if value.requires_grad:
                     self.parameters.append(name)
             elif value.is_floating_point():

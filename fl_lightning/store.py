@@ -3,6 +3,7 @@
 One store serves every algorithm: by client number, made when first needed, in memory or in a folder, in the checkpoint.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,9 @@ class ClientStore:
         version = self._versions.get(client, 0) + 1
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(client, version)
-        torch.save({name: value.detach().cpu() for name, value in values.items()}, path.with_suffix(".tmp"))
-        path.with_suffix(".tmp").replace(path)
+        part = path.with_suffix(f".{os.getpid()}.part")  # several ranks may put the same
+        torch.save({name: value.detach().cpu() for name, value in values.items()}, part)
+        part.replace(path)
         self._path(client, version - 2).unlink(missing_ok=True)
         self._versions[client] = version
 

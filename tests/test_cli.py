@@ -37,7 +37,7 @@ def test_a_run_leaves_logs_config_and_checkpoint_and_says_where(run, tmp_path):
     folder = tmp_path / "runs" / "run" / "version_0"
     assert code == 0
     assert (
-        "Net, 108 parameters on cpu | 10 clients, 5 a round | 2 rounds, local epochs 2 | FedAvg, weighting samples"
+        "Net, 108 parameters on cpu | 10 clients, 5 a round | rounds 2, local epochs 2 | FedAvg, weighting samples"
         in out
     )
     for line in ("val_accuracy", "runs/run/version_0/checkpoints/last.ckpt", "tensorboard --logdir runs/run/version_0"):
@@ -73,6 +73,31 @@ def test_last_resumes_the_newest_run(run):
     assert code == 0
     assert "resumed at round 3" in out
     assert "runs/run/version_0" in out
+
+
+def test_last_of_a_runs_own_config_is_that_run(run):
+    run("fit", "--config", "run.yaml")
+    run("fit", "--config", "run.yaml", "--seed_everything", 8)
+    own = ["--config", "runs/run/version_0/config.yaml", "--ckpt_path", "last"]
+    code, out, _ = run("fit", *own, "--trainer.max_epochs", 3)
+    assert code == 0
+    assert "checkpoint             runs/run/version_0/checkpoints/last.ckpt" in out
+
+
+def test_a_resumed_run_that_is_configured_otherwise_leaves_a_record(run, tmp_path):
+    run("fit", "--config", "run.yaml")
+    _, out, _ = run(
+        "fit", "--config", "run.yaml", "--ckpt_path", "last", "--trainer.max_epochs", 3, "--client.epochs", 5
+    )
+    folder = tmp_path / "runs/run/version_0"
+    assert "see config_from_round_3.yaml" in out
+    assert yaml.safe_load((folder / "config_from_round_3.yaml").read_text())["client"]["epochs"] == 5
+    assert yaml.safe_load((folder / "config.yaml").read_text())["client"]["epochs"] == 2
+
+
+def test_evaluating_without_a_checkpoint_is_warned_about(run):
+    with pytest.warns(UserWarning, match="untrained: give --ckpt_path"):
+        run("validate", "--config", "run.yaml")
 
 
 def test_configs_compose_and_the_command_line_has_the_last_word(run, tmp_path):
@@ -114,7 +139,7 @@ def test_help_is_complete(run):
     [
         (
             ["--data.partition.classes", 12],
-            "classes=12, but the data set has 4: set partition.init_args.classes to 4 or fewer",
+            "classes=12, but the data set has 4: set data.partition.init_args.classes to 4 or fewer",
         ),
         (["--data.partition.num_clients", 500], "num_clients=500, but the data set has 120 samples"),
         (["--data.selection", "RandomClients", "--data.selection.fraction", 1.5], "fraction=1.5"),
@@ -131,6 +156,9 @@ def test_help_is_complete(run):
         (["--client.batch_size", 1], "batch_size=1, but BatchNorm needs two samples"),
         (["--nonsense", 1], "unrecognized arguments: --nonsense"),
         (["--ckpt_path", "nowhere.ckpt"], "ckpt_path=nowhere.ckpt: there is no such file"),
+        (["--ckpt_path", "run.yaml"], "ckpt_path=run.yaml is no checkpoint"),
+        (["--ckpt_path", "best"], "ckpt_path=best: there is no such file"),
+        (["--data.seed", -1], "seed=-1"),
         (["--ckpt_path", "last"], "runs/run holds no run with a checkpoint"),
         (["--trainer.gradient_clip_val", 1], "set client.gradient_clip_val instead"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
@@ -158,10 +186,13 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(run, tmp_path):
     assert run("fit", "--config", "run.yaml", *logger)[0] == 0
     config = next(tmp_path.glob("mine/**/config.yaml"))
     before = config.read_bytes()
-    code, _, err = run("fit", "--config", "run.yaml", *logger, "--client.epochs", 3)
-    assert code == 2
-    assert "already holds a run: choose another folder" in err
-    assert config.read_bytes() == before
+    run("fit", "--config", "run.yaml")
+    other_run = ["--ckpt_path", "runs/run/version_0/checkpoints/last.ckpt"]
+    for more in (["--client.epochs", 3], other_run):
+        code, _, err = run("fit", "--config", "run.yaml", *logger, *more)
+        assert code == 2
+        assert "already holds a run: choose another folder" in err
+        assert config.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What holds for every algorithm: it composes with every other part, two processes equal one, a resume changes nothing."""
+"""What holds for every algorithm: it composes with every other part, on two processes, after a resume."""
 
 import numpy as np
 import pytest
@@ -105,7 +105,12 @@ def fitting_model(algorithm: str) -> Images:
 def run(algorithm, module=None, partition=None, selection=None, weighting="samples", transforms=None, **options):
     client = LocalTraining(epochs=options.pop("epochs", 1), callbacks=options.pop("callbacks", None))
     server = FederatedServer(
-        ALGORITHMS[algorithm](), weighting, client, options.pop("optimizer", None), transforms, options.pop("folder", None)
+        ALGORITHMS[algorithm](),
+        weighting,
+        client,
+        options.pop("optimizer", None),
+        transforms,
+        options.pop("folder", None),
     )
     federated, trainer = federate(
         module or fitting_model(algorithm),

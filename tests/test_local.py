@@ -186,3 +186,53 @@ def test_batch_norm_meets_no_batch_of_one():
 def test_what_cannot_train_is_refused(make, message):
     with pytest.raises(MisconfigurationException, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"max_epochs": 3}, r"max_epochs is no flag .* use client\.epochs"),
+        ({"nonsense": 1}, "nonsense is no flag"),
+        ({"logger": True}, "logger is no flag"),
+    ],
+)
+def test_flags_that_a_client_cannot_have_are_refused_at_once(flags, message):
+    with pytest.raises(MisconfigurationException, match=message):
+        LocalTraining(**flags)
+
+
+def test_freezing_a_parameter_does_not_pass_to_the_next_client():
+    class Freezes(Net):
+        def on_train_end(self):
+            self.layers[0].weight.requires_grad_(False)
+
+    training, round_ = prepared(Freezes())
+    plain, _ = prepared(Net())
+    for first, second in zip(
+        training.train_cohort([0, 1, 2], round_), plain.train_cohort([0, 1, 2], round_), strict=True
+    ):
+        assert identical(first.state, second.state)
+
+
+def test_a_lazy_model_is_refused():
+    class Lazy(Net):
+        def __init__(self):
+            super().__init__()
+            self.lazy = torch.nn.LazyLinear(2)
+
+    data = FederatedDataModule(Blobs(), partition=IID(2))
+    data.setup("fit")
+    with pytest.raises(MisconfigurationException, match=r"lazy\.weight of Lazy is lazy"):
+        LocalTraining().prepare(Lazy(), data)
+
+
+def test_tied_weights_are_sent_once():
+    class Tied(Net):
+        def __init__(self):
+            super().__init__(hidden=6)
+            self.twin = torch.nn.Linear(6, 6)
+            self.twin.weight = self.layers[0].weight
+
+    training, round_ = prepared(Tied())
+    update = next(training.train_cohort([0], round_))
+    assert update.num_bytes == 4 * (36 + 6 + 6 + 24 + 4)

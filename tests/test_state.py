@@ -1,4 +1,6 @@
+import pytest
 import torch
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from fl_lightning.state import StateLayout
@@ -40,3 +42,10 @@ def test_a_model_without_buffers_has_empty_statistics():
     model = nn.Linear(2, 2)
     flat = StateLayout(model).flatten(model.state_dict())
     assert flat.statistics.numel() == flat.counters.numel() == 0
+
+
+def test_a_complex_parameter_is_refused():
+    model = nn.Linear(2, 2)
+    model.phase = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    with pytest.raises(MisconfigurationException, match="phase is complex"):
+        StateLayout(model)

@@ -165,7 +165,7 @@ class StreamingAggregator(Aggregator):
             "parameters": torch.zeros_like(self.start.parameters),
             "statistics": torch.zeros_like(self.start.statistics),
         }
-        self._counters = self.start.counters.clone()
+        self._counters = _no_counters(self.start)
 
     def receive(self, update: ClientUpdate, weight: float) -> None:
         self.accumulate(self.layout.flatten(update.state, dtype=self._dtype), update, weight)
@@ -236,12 +236,17 @@ class GatheredAggregator(Aggregator):
         """Σ weights_k w_k of parameters and statistics; of the counters, the largest."""
         parameters = torch.zeros_like(self.start.parameters)
         statistics = torch.zeros_like(self.start.statistics)
-        counters = self.start.counters.clone()
+        counters = _no_counters(self.start)
         for weight, item in zip(weights.tolist(), self.received, strict=True):
             parameters += weight * item.state.parameters.to(self._dtype)
             statistics += weight * item.state.statistics.to(self._dtype)
             counters = torch.maximum(counters, item.state.counters)
         return FlatState(parameters, statistics, counters)
+
+
+def _no_counters(like: FlatState) -> Tensor:
+    """What any counter that is received exceeds."""
+    return torch.full_like(like.counters, torch.iinfo(torch.int64).min)
 
 
 def _tensors(model: nn.Module) -> StateDict:

@@ -51,7 +51,7 @@ class FedAvgLastFC(GatheredAggregator):
                 f"client {update.client} reports no class counts, but {type(self).__name__} averages the head by class:"
                 " use data with class labels, or FedAvg"
             )
-        if len(update.class_counts) != self._num_classes:
+        if len(update.class_counts) > self._num_classes:
             raise MisconfigurationException(
                 f"client {update.client} counts {len(update.class_counts)} classes, but the head has"
                 f" {self._num_classes} outputs: set head to the layer whose outputs are the classes"
@@ -71,8 +71,11 @@ class FedAvgLastFC(GatheredAggregator):
 
     def _node_weights(self, clients: list[StateDict]) -> Iterator[tuple[list[str], Tensor]]:
         """Gives, layer by layer, the names of its tensors and the weights of its nodes, a (clients, nodes) matrix."""
-        counts = [torch.as_tensor(item.update.class_counts).to(self.weights) for item in self.received]
-        yield self._head_tensors, self._shares(torch.stack(counts))  # eq. 4
+        counts = self.weights.new_zeros(len(self.received), self._num_classes)
+        for row, item in zip(counts, self.received, strict=True):
+            held = torch.as_tensor(item.update.class_counts)
+            row[: len(held)] = held  # of the last classes the data may have none
+        yield self._head_tensors, self._shares(counts)  # eq. 4
 
     def _shares(self, amounts: Tensor) -> Tensor:
         """Each client's share of what all have of a node; p_k where nobody has any."""

@@ -83,13 +83,21 @@ class TrainingData:
     collate_fn: Callable[[list[Any]], Any]
     num_workers: int = 0
     pin_memory: bool = False
+    worker_init_fn: Callable[[int], None] | None = None
 
     @classmethod
     def from_loader(cls, loader: DataLoader) -> "TrainingData":
         """Takes data set, batch size and collate function from a loader."""
         tensors = _as_tensors(loader.dataset)
         dataset = loader.dataset if tensors is None else TensorDataset(*tensors)
-        return cls(dataset, loader.batch_size, loader.collate_fn, loader.num_workers, loader.pin_memory)
+        return cls(
+            dataset,
+            loader.batch_size,
+            loader.collate_fn,
+            loader.num_workers,
+            loader.pin_memory,
+            loader.worker_init_fn,
+        )
 
     @property
     def tensors(self) -> tuple[Tensor, ...] | None:
@@ -117,6 +125,7 @@ class TrainingData:
             collate_fn=self.collate_fn,
             num_workers=self.num_workers,
             pin_memory=self.pin_memory,
+            worker_init_fn=self.worker_init_fn,
         )
 
 
@@ -125,11 +134,12 @@ def _as_tensors(dataset: Dataset) -> tuple[Tensor, ...] | None:
     if type(dataset) is TensorDataset:
         return dataset.tensors
     if type(dataset) is Subset and (tensors := _as_tensors(dataset.dataset)) is not None:
-        index = torch.as_tensor(dataset.indices)
+        index = torch.as_tensor(dataset.indices, dtype=torch.int64)
         return tuple(tensor[index] for tensor in tensors)
     if type(dataset) is ConcatDataset:
-        parts = [_as_tensors(part) for part in dataset.datasets]
-        if None not in parts:
+        parts = [tensors for part in dataset.datasets if (tensors := _as_tensors(part)) is not None]
+        alike = {tuple((tensor.dtype, tensor.shape[1:]) for tensor in tensors) for tensors in parts}
+        if len(parts) == len(dataset.datasets) and len(alike) == 1:
             return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
     return None
 

@@ -8,7 +8,15 @@ import torch
 from pytorch_lightning import LightningDataModule
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 
 from fl_lightning.data.batches import ClientBatches, TrainingData
 from fl_lightning.data.cohorts import CohortSampler
@@ -18,10 +26,9 @@ from fl_lightning.data.selection import AllClients, Selection
 from fl_lightning.delegation import delegate_hooks
 from fl_lightning.randomness import run_seed
 
-_OF_THE_SOURCE = (
-    *("val_dataloader", "test_dataloader", "predict_dataloader"),
-    *("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"),
-)
+#: integer labels beyond this are no classes to count
+_MOST_CLASSES = 1_000_000
+_OF_THE_SOURCE = ("val_dataloader", "test_dataloader", "predict_dataloader")
 
 
 class FederatedDataModule(LightningDataModule):
@@ -61,9 +68,17 @@ class FederatedDataModule(LightningDataModule):
         self.partition = partition
         self.selection = selection or AllClients()
         self.seed = run_seed() if seed is None else seed
+        if self.seed < 0:
+            raise MisconfigurationException(f"seed={self.seed}: set data.seed to 0 or more")
         self.prepare_data_per_node = source.prepare_data_per_node
         self._data: TrainingData | None = None
         delegate_hooks(self, source, _OF_THE_SOURCE)
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else is asked of the data, such as ``trainer.datamodule.num_classes``, is the source's."""
+        if name.startswith("_") or "source" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.source, name)
 
     def prepare_data(self) -> None:
         """Called in one process only: the source downloads here."""
@@ -121,7 +136,7 @@ class FederatedDataModule(LightningDataModule):
 
     def class_counts(self, client: int) -> Tensor | None:
         """How many samples of each class a client owns; None where the labels are not classes."""
-        if self._labels is None:
+        if self._labels is None or self._labels.min() < 0:
             return None
         counts = np.bincount(self._labels[self._indices[client]], minlength=self._labels.max() + 1)
         return torch.from_numpy(counts)
@@ -156,21 +171,33 @@ class FederatedDataModule(LightningDataModule):
                 f"{type(loader.dataset).__name__} is an IterableDataset: to be shared out among clients"
                 " its samples must have an index"
             )
-        self._data = TrainingData.from_loader(loader)
-        if isinstance(self.source, ClientDatasets):
+        if not isinstance(loader.sampler, SequentialSampler | RandomSampler | DistributedSampler):
+            raise MisconfigurationException(
+                f"the source's loader has a {type(loader.sampler).__name__}, which clients would not use, for each"
+                " draws from its own samples: give the loader a torch.utils.data.Subset of the data instead"
+            )
+        if self.partition is None:
+            assert isinstance(self.source, ClientDatasets)
             self._indices = self.source.indices()
+            self._check_indices()
+        self._data = TrainingData.from_loader(loader)
+        if self.partition is None or not self.partition.needs_labels:
             self._labels = _labels_if_classes(self._data.dataset)
         else:
-            assert self.partition is not None
             self._labels = labels_of(self._data.dataset)
-            self._indices = self.partition.assign(self._labels, self.seed)
+        if self.partition is not None:
+            unlabelled = np.zeros(len(loader.dataset), dtype=np.int64)  # type: ignore[arg-type]
+            self._indices = self.partition.assign(unlabelled if self._labels is None else self._labels, self.seed)
+        self._check_indices()
+        self.cohort(0)  # a selection that does not fit shows before anything is trained
+
+    def _check_indices(self) -> None:
         empty = [client for client, samples in enumerate(self._indices) if len(samples) == 0]
         if empty:
             raise MisconfigurationException(
                 f"client {empty[0]} has no samples ({len(empty)} of {len(self._indices)} clients are empty):"
                 " leave it out, or share the data among fewer clients"
             )
-        self.cohort(0)  # a selection that does not fit shows before anything is trained
 
 
 class ClientDatasets(LightningDataModule):
@@ -217,7 +244,9 @@ class ClientDatasets(LightningDataModule):
 
 
 def _labels_if_classes(dataset: Dataset) -> np.ndarray | None:
+    """The labels if the data set shows them, and they can be classes."""
     try:
-        return labels_of(dataset, load_samples=False)
+        labels = labels_of(dataset, load_samples=False)
     except MisconfigurationException:
         return None
+    return labels if labels.size and labels.min() >= 0 and labels.max() < _MOST_CLASSES else None

@@ -17,7 +17,7 @@ def labels_of(dataset: Dataset, load_samples: bool = True) -> np.ndarray:
     ``load_samples`` is off.
     """
     if isinstance(dataset, Subset):
-        return labels_of(dataset.dataset, load_samples)[np.asarray(dataset.indices)]
+        return labels_of(dataset.dataset, load_samples)[np.asarray(dataset.indices, dtype=int)]
     if isinstance(dataset, ConcatDataset):
         return np.concatenate([labels_of(part, load_samples) for part in dataset.datasets])
     for attribute in ("targets", "labels"):

@@ -20,11 +20,14 @@ class Partition(ABC):
         num_clients: how many clients share the data.
     """
 
+    #: whether it looks at the labels; one that does not works for any data
+    needs_labels = True
+
     def __init__(self, num_clients: int) -> None:
         if num_clients < 1:
             raise MisconfigurationException(
                 f"num_clients={num_clients}, but a federation has at least one client:"
-                " set partition.init_args.num_clients to 1 or more"
+                " set data.partition.init_args.num_clients to 1 or more"
             )
         self.num_clients = num_clients
 
@@ -41,7 +44,7 @@ class Partition(ABC):
         if self.num_clients > len(labels):
             raise MisconfigurationException(
                 f"num_clients={self.num_clients}, but the data set has {len(labels)} samples:"
-                f" set partition.init_args.num_clients to {len(labels)} or fewer"
+                f" set data.partition.init_args.num_clients to {len(labels)} or fewer"
             )
 
 
@@ -54,6 +57,8 @@ class IID(Partition):
             proportional to (k + 1)^-exponent.
         exponent: of the power law; 0 is balanced.
     """
+
+    needs_labels = False
 
     def __init__(self, num_clients: int, sizes: Sizes = "balanced", exponent: float = 1.0) -> None:
         super().__init__(num_clients)
@@ -82,7 +87,7 @@ class ClassesPerClient(Partition):
         super().__init__(num_clients)
         if classes < 1:
             raise MisconfigurationException(
-                f"classes={classes}, but a client owns at least one class: set partition.init_args.classes to 1 or more"
+                f"classes={classes}, but a client owns at least one: set data.partition.init_args.classes to 1 or more"
             )
         self.classes = classes
         self.shares = client_shares(num_clients, sizes, exponent)
@@ -93,7 +98,7 @@ class ClassesPerClient(Partition):
         if self.classes > len(present):
             raise MisconfigurationException(
                 f"classes={self.classes}, but the data set has {len(present)}:"
-                f" set partition.init_args.classes to {len(present)} or fewer"
+                f" set data.partition.init_args.classes to {len(present)} or fewer"
             )
         generator = generator_for("partition", seed)
         hands = deal(present, self.num_clients, self.classes, generator)
@@ -110,7 +115,7 @@ class ClassesPerClient(Partition):
             if len(holders) > len(samples):
                 raise MisconfigurationException(
                     f"class {label} has {len(samples)} samples for {len(holders)} clients, so some would be empty:"
-                    " set partition.init_args.num_clients or classes lower"
+                    " set data.partition.init_args.num_clients or classes lower"
                 )
             for client, part in zip(holders, _cut(samples, self.shares[holders]), strict=True):
                 parts[client].append(part)

@@ -33,15 +33,15 @@ class _Some(Selection):
     def __init__(self, fraction: float | None = None, count: int | None = None) -> None:
         if (fraction is None) == (count is None):
             raise MisconfigurationException(
-                f"fraction={fraction} and count={count}: set one of them in selection.init_args"
+                f"fraction={fraction} and count={count}: set one of them in data.selection.init_args, the other to null"
             )
         if fraction is not None and not 0 < fraction <= 1:
             raise MisconfigurationException(
-                f"fraction={fraction}, but it is a share of the clients: set selection.init_args.fraction in (0, 1]"
+                f"fraction={fraction}, but it is a share of clients: set data.selection.init_args.fraction in (0, 1]"
             )
         if count is not None and count < 1:
             raise MisconfigurationException(
-                f"count={count}, but a round has at least one client: set selection.init_args.count to 1 or more"
+                f"count={count}, but a round has at least one client: set data.selection.init_args.count to 1 or more"
             )
         self.fraction = fraction
         self.count = count
@@ -54,7 +54,7 @@ class _Some(Selection):
         if self.count > num_clients:
             raise MisconfigurationException(
                 f"count={self.count}, but there are {num_clients} clients:"
-                f" set selection.init_args.count to {num_clients} or fewer"
+                f" set data.selection.init_args.count to {num_clients} or fewer"
             )
         return self.count
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 
 
-class MLP(nn.Sequential):
+class FullyConnected(nn.Sequential):
     """Fully connected layers with ReLU between them.
 
     Args:

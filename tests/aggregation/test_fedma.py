@@ -16,14 +16,14 @@ from fl_lightning.aggregation.chain import read_chain
 from fl_lightning.aggregation.fedma import FedMA, FrozenLayers
 from fl_lightning.callbacks import FederatedServer, RoundCallback
 from fl_lightning.data import IID, RandomClients
-from fl_lightning.models.nets import MLP
+from fl_lightning.models.nets import FullyConnected
 from fl_lightning.rounds import Round
 from fl_lightning.store import ClientStore
 from tests.toys import Blobs, ConvNet, Net, federate, identical, quiet_trainer, random_state, random_updates
 
 
 def small_mlp() -> nn.Module:
-    return MLP(inputs=6, hidden=(7, 5), num_classes=4)
+    return FullyConnected(inputs=6, hidden=(7, 5), num_classes=4)
 
 
 def small_cnn() -> nn.Module:
@@ -114,7 +114,7 @@ def test_a_pass_over_permuted_copies_never_changes_what_anyone_computes(net, gen
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 def test_two_clients_agree_with_brute_force(weighting, generator):
-    model = MLP(inputs=3, hidden=(5,), num_classes=4)
+    model = FullyConnected(inputs=3, hidden=(5,), num_classes=4)
     updates = random_updates(model, 2, generator)
     first, second = ({name: value.double().numpy() for name, value in update.state.items()} for update in updates)
     sizes = np.array([update.num_samples if weighting == "samples" else 1.0 for update in updates])

@@ -8,7 +8,7 @@ from pytorch_lightning import Callback
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fl_lightning import LocalTraining
-from fl_lightning.aggregation import FedAvg, FedBN, FedProx
+from fl_lightning.aggregation import FedBN, FedProx
 from fl_lightning.callbacks import (
     ClientCallback,
     ClientEvaluation,

@@ -275,3 +275,63 @@ def test_a_server_that_is_used_again_remembers_nothing():
     federate(server=server, callbacks=[second], rounds=2)
     assert identical(first.starts[0], second.starts[0])
     assert identical(first.ends[1], second.ends[1])
+
+
+def test_a_resume_with_another_server_optimiser_is_refused(tmp_path):
+    def adam(parameters):
+        return torch.optim.Adam(parameters, lr=0.01)
+
+    _, trainer = federate(rounds=1, server=FederatedServer(optimizer=adam))
+    trainer.save_checkpoint(tmp_path / "run.ckpt")
+    with pytest.raises(MisconfigurationException, match="server_optimizer=Adam, this one has server_optimizer=Install"):
+        federate(rounds=2, ckpt_path=tmp_path / "run.ckpt")
+
+
+def test_a_checkpoint_is_replaced_in_one_step(tmp_path, monkeypatch):
+    """A kill while the next one is written leaves the last one whole."""
+    federate(rounds=1, enable_checkpointing=True, default_root_dir=tmp_path)
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    before = last.read_bytes()
+
+    def killed(*_):
+        raise KeyError("killed")
+
+    monkeypatch.setattr("os.replace", killed)
+    with pytest.raises(KeyError, match="killed"):
+        federate(rounds=2, enable_checkpointing=True, default_root_dir=tmp_path, ckpt_path=last)
+    assert last.read_bytes() == before
+
+
+def test_another_runs_checkpoint_is_not_overwritten(tmp_path):
+    federate(rounds=1, enable_checkpointing=True, default_root_dir=tmp_path)
+    with pytest.raises(MisconfigurationException, match="is of another run: continue it with ckpt_path"):
+        federate(rounds=1, enable_checkpointing=True, default_root_dir=tmp_path)
+
+
+def test_a_checkpoint_callback_of_the_users_that_looks_plain_is_kept(tmp_path):
+    every_second = ModelCheckpoint(every_n_epochs=2, save_top_k=-1)
+    _, trainer = federate(rounds=4, callbacks=[every_second], enable_checkpointing=True, default_root_dir=tmp_path)
+    assert len(list((tmp_path / "checkpoints").glob("epoch=*.ckpt"))) == 2
+    assert [type(callback) for callback in trainer.checkpoint_callbacks] == [ModelCheckpoint, LastRound]
+
+
+def test_a_checkpoint_callback_of_the_module_comes_before_the_last_rounds(tmp_path):
+    class Configured(Net):
+        def configure_callbacks(self):
+            return [ModelCheckpoint(tmp_path, monitor="val_loss", filename="best")]
+
+    _, trainer = federate(Configured(), rounds=3, enable_checkpointing=True, default_root_dir=tmp_path)
+    assert [type(callback) for callback in trainer.checkpoint_callbacks] == [ModelCheckpoint, LastRound]
+    saved = torch.load(trainer.checkpoint_callbacks[1].best_model_path, weights_only=True)
+    assert saved["callbacks"][trainer.checkpoint_callbacks[0].state_key]["best_model_path"] == str(
+        tmp_path / "best.ckpt"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [({"precision": "64-true"}, "precision=64-true"), ({"overfit_batches": 1}, "overfit_batches=1")],
+)
+def test_further_flags_that_belong_to_the_clients_are_refused(flags, message):
+    with pytest.raises(MisconfigurationException, match=message):
+        federate(**flags)

@@ -3,14 +3,23 @@ import pytest
 import torch
 from pytorch_lightning import LightningDataModule
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 from fl_lightning import FederatedDataModule
 from fl_lightning.data import IID, ClassesPerClient, ClientDatasets, RandomClients
 from fl_lightning.data.batches import ClientBatches, TensorLoader, TrainingData
 from fl_lightning.data.cohorts import CohortSampler
 from fl_lightning.data.labels import labels_of
-from tests.toys import Blobs, blobs
+from tests.callbacks.test_server import Keep
+from tests.toys import Blobs, blobs, federate
 
 
 class Pairs(Dataset):
@@ -147,6 +156,9 @@ def test_the_cohort_is_that_of_the_epoch_set_last():
     assert list(iterator) == [[7]]
 
 
+REGRESSION = TensorDataset(torch.arange(8.0).view(4, 2), torch.zeros(4))
+
+
 class Endless(IterableDataset):
     def __iter__(self):
         yield torch.zeros(1), 0
@@ -160,18 +172,56 @@ class Unlabelled(Dataset):
         return {"x": index}
 
 
+@pytest.mark.parametrize("dataset", [REGRESSION, Unlabelled()])
+def test_iid_needs_no_labels(dataset):
+    data = set_up(Source(DataLoader(dataset, batch_size=1)), partition=IID(2))
+    assert sum(data.num_samples(client) for client in range(2)) == len(dataset)
+    assert data.class_counts(0) is None
+
+
+def test_whatever_else_is_asked_of_the_data_is_the_sources():
+    data = FederatedDataModule(Blobs(samples=40), partition=IID(2))
+    assert data.samples == 40
+    with pytest.raises(AttributeError):
+        _ = data.nothing
+
+
+def test_the_sources_batch_hooks_see_its_batches_and_never_the_cohort():
+    class Doubling(Blobs):
+        def on_after_batch_transfer(self, batch, dataloader_idx):
+            inputs, labels = batch
+            return [2 * inputs, labels]
+
+    keep = Keep()
+    _, trainer = federate(source=Doubling(), selection=RandomClients(count=2), callbacks=[keep], rounds=2)
+    assert keep.cohorts == [trainer.datamodule.cohort(0), trainer.datamodule.cohort(1)]
+
+
+def test_clients_whose_tensors_differ_in_shape_are_loaded_one_by_one():
+    wide = TensorDataset(torch.zeros(4, 9), torch.zeros(4, dtype=torch.int64))
+    data = set_up([blobs(6), wide])
+    assert data.data.tensors is None
+    assert next(iter(data.client_loader(1, 0)))[0].shape == (4, 9)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: FederatedDataModule(Blobs(), partition=IID(2), seed=-1), "seed=-1"),
+        (lambda: set_up([blobs(3), Subset(blobs(3), [])]), "client 1 has no samples"),
+        (
+            lambda: set_up(Source(DataLoader(blobs(9), sampler=SubsetRandomSampler([1, 2]))), partition=IID(2)),
+            "SubsetRandomSampler, which clients would not use",
+        ),
         (lambda: FederatedDataModule(Blobs()), "partition is missing"),
         (lambda: FederatedDataModule([blobs()], partition=IID(2)), "ready-made"),
         (lambda: FederatedDataModule([]), "list of client data sets is empty"),
         (lambda: set_up([blobs(3), Pairs(0)]), "client 1 has no samples"),
         (lambda: set_up(Source([1, 2]), partition=IID(2)), "gives a list"),
         (lambda: set_up(Source(DataLoader(Endless())), partition=IID(2)), "IterableDataset"),
-        (lambda: set_up(Source(DataLoader(Unlabelled())), partition=IID(2)), "shows no label"),
+        (lambda: set_up(Source(DataLoader(Unlabelled())), partition=ClassesPerClient(2, 1)), "shows no label"),
         (
-            lambda: set_up(Source(DataLoader(TensorDataset(torch.zeros(4, 2), torch.zeros(4)))), partition=IID(2)),
+            lambda: set_up(Source(DataLoader(REGRESSION)), partition=ClassesPerClient(2, 1)),
             "are not classes",
         ),
         (lambda: set_up(Blobs(), partition=IID(4), selection=RandomClients(count=9)), "there are 4 clients"),
