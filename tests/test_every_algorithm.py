@@ -164,10 +164,11 @@ def test_what_cannot_work_is_refused_before_training_with_the_reason(combination
 
 
 @each_algorithm
-def test_two_processes_equal_one_with_an_odd_number_of_clients(algorithm):
+@pytest.mark.parametrize("folder", [False, True])
+def test_two_processes_equal_one_with_an_odd_number_of_clients(algorithm, folder, tmp_path):
     options = {"selection": RandomClients(count=3), "partition": ClassesPerClient(7, 2), "rounds": 3}
-    one, _ = run(algorithm, devices=1, **options)
-    two, _ = run(algorithm, strategy="ddp_fork", devices=2, **options)
+    one, _ = run(algorithm, devices=1, folder=str(tmp_path / "one") if folder else None, **options)
+    two, _ = run(algorithm, strategy="ddp_fork", devices=2, folder=str(tmp_path / "two") if folder else None, **options)
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-6, atol=1e-6)
 

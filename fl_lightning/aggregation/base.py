@@ -233,15 +233,19 @@ class GatheredAggregator(Aggregator):
         return weights / weights.sum()
 
     def mean(self, weights: Tensor) -> FlatState:
-        """Σ weights_k w_k of parameters and statistics; of the counters, the largest."""
+        """The mean of parameters and statistics with these weights; of the counters, the largest.
+
+        The weights need not sum to 1: one division after the sum, as in streaming aggregators, gives the same bits.
+        """
         parameters = torch.zeros_like(self.start.parameters)
         statistics = torch.zeros_like(self.start.statistics)
         counters = _no_counters(self.start)
         for weight, item in zip(weights.tolist(), self.received, strict=True):
-            parameters += weight * item.state.parameters.to(self._dtype)
-            statistics += weight * item.state.statistics.to(self._dtype)
+            parameters.add_(item.state.parameters.to(self._dtype), alpha=weight)
+            statistics.add_(item.state.statistics.to(self._dtype), alpha=weight)
             counters = torch.maximum(counters, item.state.counters)
-        return FlatState(parameters, statistics, counters)
+        total = weights.sum()
+        return FlatState(parameters / total, statistics / total, counters)
 
 
 def _no_counters(like: FlatState) -> Tensor:

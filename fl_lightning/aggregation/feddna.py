@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fl_lightning.aggregation.base import Aggregate, GatheredAggregator
 from fl_lightning.aggregation.importance import ImportanceLearner, Statistics, moved, pooled, spread, twins
 from fl_lightning.randomness import seed_for
-from fl_lightning.state import FlatState, StateDict, StateLayout
+from fl_lightning.state import StateDict, StateLayout
 from fl_lightning.store import ClientStore
 
 
@@ -77,7 +77,7 @@ class FedDNA(GatheredAggregator):
 
         mean, var = pooled(new, sizes)
         return Aggregate(
-            {**self.result(self._average()), **self._entries(mean[0], var[0])},
+            {**self.result(self.mean(sizes)), **self._entries(mean[0], var[0])},  # eq. 3
             metrics={
                 "feddna/gamma_mean": gammas.mean(),
                 "feddna/gamma_min": gammas.min(),
@@ -115,18 +115,6 @@ class FedDNA(GatheredAggregator):
         if self._learned is not None:
             learner.load_state_dict(self._learned)
         return learner.to(self._device)
-
-    def _average(self) -> FlatState:
-        """Eq. 3 in the arithmetic of FedAvg, one division after the sum, so that the last bits agree too."""
-        weight = torch.zeros((), dtype=self._dtype, device=self._device)
-        parameters, statistics = torch.zeros_like(self.start.parameters), torch.zeros_like(self.start.statistics)
-        counters = self.start.counters
-        for item in self.received:
-            weight += item.weight
-            parameters.add_(item.state.parameters.to(self._dtype), alpha=item.weight)
-            statistics.add_(item.state.statistics.to(self._dtype), alpha=item.weight)
-            counters = torch.maximum(counters, item.state.counters)
-        return FlatState(parameters / weight, statistics / weight, counters)
 
     def _received_statistics(self) -> Statistics:
         means, variances = [], []

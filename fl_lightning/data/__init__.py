@@ -2,7 +2,7 @@
 
 from fl_lightning.data.datamodule import ClientDatasets, FederatedDataModule
 from fl_lightning.data.digits import Digits
-from fl_lightning.data.partition import IID, ClassesPerClient, Partition
+from fl_lightning.data.partition import IID, ClassesPerClient, Dirichlet, Partition
 from fl_lightning.data.selection import AllClients, RandomClients, Selection, SequentialClients
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "ClassesPerClient",
     "ClientDatasets",
     "Digits",
+    "Dirichlet",
     "FederatedDataModule",
     "Partition",
     "RandomClients",

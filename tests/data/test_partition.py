@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from fl_lightning.data import IID, ClassesPerClient
+from fl_lightning.data import IID, ClassesPerClient, Dirichlet
 from fl_lightning.data.partition import deal, whole_sizes
 
 SIZES = st.sampled_from(["balanced", "power_law"])
@@ -35,7 +35,30 @@ def test_classes_per_client_keeps_the_limit_and_assigns_nothing_twice(clients, c
         assert len(everything) == 600
 
 
-@pytest.mark.parametrize("partition", [IID(7), ClassesPerClient(7, 2), ClassesPerClient(7, 2, sizes="power_law")])
+@given(clients=st.integers(1, 20), alpha=st.floats(0.3, 100.0), seed=st.integers(0, 10**6))
+@settings(deadline=None)
+def test_dirichlet_assigns_every_sample_once_and_leaves_no_client_empty(clients, alpha, seed):
+    parts = Dirichlet(clients, alpha).assign(labels_of_mnist_size(10, 1000), seed)
+    assert min(map(len, parts)) > 0
+    assert sorted(np.concatenate(parts)) == list(range(1000))
+
+
+@pytest.mark.parametrize("alpha", [1e9, float("inf")])
+def test_dirichlet_with_a_large_alpha_gives_equal_parts_of_each_class(alpha):
+    labels = labels_of_mnist_size(10, 1000)
+    for part in Dirichlet(10, alpha).assign(labels, seed=1):
+        assert np.abs(np.bincount(labels[part], minlength=10) - 10).max() <= 1
+
+
+def test_dirichlet_with_a_small_alpha_gives_a_class_to_few():
+    labels = labels_of_mnist_size(10, 1000)
+    counts = np.stack([np.bincount(labels[part], minlength=10) for part in Dirichlet(5, 0.05).assign(labels, seed=1)])
+    assert (counts.max(axis=0) / counts.sum(axis=0)).mean() > 0.7
+
+
+@pytest.mark.parametrize(
+    "partition", [Dirichlet(7, 0.5), IID(7), ClassesPerClient(7, 2), ClassesPerClient(7, 2, sizes="power_law")]
+)
 def test_the_same_seed_gives_the_same_split_and_another_seed_another(partition):
     labels = labels_of_mnist_size(10, 500)
     first, again, other = (partition.assign(labels, seed) for seed in (1, 1, 2))
@@ -95,6 +118,9 @@ def test_whole_sizes_add_up_and_none_is_zero(shares, extra):
         ),
         (lambda: ClassesPerClient(5, 0), "classes=0"),
         (lambda: IID(0), "num_clients=0"),
+        (lambda: Dirichlet(5, 0.0), "alpha=0.0"),
+        (lambda: Dirichlet(5, 1.0, min_samples=0), "min_samples=0"),
+        (lambda: Dirichlet(40, 0.01).assign(labels_of_mnist_size(2, 60), 0), "set alpha higher"),
         (
             lambda: IID(101).assign(labels_of_mnist_size(10, 100), 0),
             "num_clients=101, but the data set has 100 samples",
