@@ -140,15 +140,16 @@ class SaveRunConfig(SaveConfigCallback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Called before the model is set up."""
-        if stage != "fit" or trainer.log_dir is None or not trainer.loggers:
+        log_dir = trainer.log_dir
+        if stage != "fit" or log_dir is None or not trainer.loggers:
             return
-        folder = Path(trainer.log_dir).resolve()
+        folder = Path(log_dir).resolve()
         taken = (folder / self.FILE).is_file()
         resumed = self.config.ckpt_path is not None and folder in Path(self.config.ckpt_path).resolve().parents
         if taken and not resumed:
             raise MisconfigurationException(
-                f"{trainer.log_dir} already holds a run: choose another folder for the logger, or continue it with"
-                f" --ckpt_path {Path(trainer.log_dir) / 'checkpoints' / 'last.ckpt'}"
+                f"{log_dir} already holds a run: choose another folder for the logger, or continue it with"
+                f" --ckpt_path {Path(log_dir) / 'checkpoints' / 'last.ckpt'}"
             )
         self.config = self.config.clone()
         self.config.ckpt_path = None  # a rerun of this config starts anew
@@ -157,9 +158,10 @@ class SaveRunConfig(SaveConfigCallback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called before the first round: a resumed run that is configured otherwise says so, in a file of its own."""
-        if trainer.current_epoch == 0 or trainer.log_dir is None or not trainer.is_global_zero:
+        folder = trainer.log_dir  # asked for on every rank: rank zero broadcasts it
+        if trainer.current_epoch == 0 or folder is None or not trainer.is_global_zero:
             return
-        first = Path(trainer.log_dir, self.FILE)
+        first = Path(folder, self.FILE)
         config = self.parser.dump(self.config, skip_none=False)
         if first.is_file() and yaml.safe_load(first.read_text()) != yaml.safe_load(config):
             changed = first.with_name(f"config_from_round_{trainer.current_epoch + 1}.yaml")

@@ -146,7 +146,7 @@ def test_help_is_complete(run):
         (["--data.selection.count", 11], "count=11, but there are 10 clients"),
         (
             ["--data.partition", "IIDD"],
-            "data.partition: IIDD is no class that is known here: use ClassesPerClient, IID",
+            "data.partition: IIDD is no class that is known here: use ClassesPerClient, Dirichlet, IID",
         ),
         (["--model", "nowhere.Net"], "No module named 'nowhere'"),
         (["--model", "LightningModule"], "LightningModule has no training_step"),
