@@ -1,7 +1,5 @@
 """How well the model serves each client."""
 
-import copy
-
 import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
@@ -13,6 +11,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.distributed import gather_objects
 from fl_lightning.local import with_loader
 from fl_lightning.module import FederatedModule
+from fl_lightning.resident import detached_copy
 from fl_lightning.trainers import quick_starts, short_lived_trainer
 
 
@@ -45,7 +44,7 @@ class ClientEvaluation(RoundCallback):
     def _evaluate(self, client: int, pl_module: FederatedModule, data: FederatedDataModule) -> dict[str, float]:
         module = pl_module.module
         assert isinstance(module, LightningModule)
-        personal = copy.deepcopy(module, memo={id(module._trainer): None})
+        personal = detached_copy(module)
         personal.load_state_dict({**module.state_dict(), **pl_module.server.aggregator.personal_state(client)})
         trainer = short_lived_trainer(pl_module.device)
         (metrics, *_) = trainer.validate(personal, datamodule=with_loader(data.source, None), verbose=False)

@@ -35,7 +35,7 @@ class ResidentClient:
                     f"{name} of {type(module).__name__} is lazy and has no shape yet, so it cannot be sent to clients:"
                     " run one batch through the model in its __init__ or setup"
                 )
-        self._pristine = copy.deepcopy(module, memo={id(module._trainer): None} if module._trainer else {})
+        self._pristine = detached_copy(module)
         self._pristine.train()
         blank_hooks(self._pristine, LightningModule, _RUN_ONCE)
         self._tensors = self._pristine.state_dict(keep_vars=True)
@@ -60,6 +60,13 @@ class ResidentClient:
             if isinstance(metric, Metric) and metric.update_called:
                 metric.reset()
         return copy.deepcopy(self._pristine, memo=dict(self._shared))
+
+
+def detached_copy(module: LightningModule) -> LightningModule:
+    """A copy of a module without its Trainer, and without what it noted of its own metrics' identities."""
+    detached = copy.deepcopy(module, memo={} if module._trainer is None else {id(module._trainer): None})
+    detached._metric_attributes = None
+    return detached
 
 
 def _never() -> bool:

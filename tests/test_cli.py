@@ -277,3 +277,28 @@ def test_the_bundled_classifier_loads_from_a_checkpoint_of_the_demo(run, tmp_pat
     saved = torch.load(last, weights_only=True)["state_dict"]
     assert all(torch.equal(value, saved[name]) for name, value in model.state_dict().items())
     assert model.configure_optimizers().param_groups[0]["lr"] == 0.05
+
+
+OVERLAYS = sorted((REPOSITORY / "configs" / "algorithms").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
+def test_every_algorithm_runs_from_its_overlay_on_the_demo(run, overlay):
+    norm = ["--model.net.batch_norm", "true"] if overlay.stem not in ("fedma",) else []
+    short = ["--trainer.max_epochs", 1, "--client.epochs", 1, "--trainer.enable_progress_bar", "false"]
+    code, out, err = run("fit", "--config", REPOSITORY / "configs/demo.yaml", "--config", overlay, *norm, *short)
+    assert code == 0, err
+    assert "After round 1\n" in out
+    assert f"runs/demo-{overlay.stem}/version_0" in out
+
+
+def test_overlays_of_two_algorithms_combine(run):
+    overlays = [REPOSITORY / "configs/algorithms" / f"{name}.yaml" for name in ("fednnnn", "n_fedavg")]
+    configs = [argument for overlay in overlays for argument in ("--config", overlay)]
+    code, out, _ = run("fit", "--config", REPOSITORY / "configs/demo.yaml", *configs, "--print_config=skip_default")
+    config = yaml.safe_load(out)
+    assert code == 0
+    assert config["server"]["aggregator"]["class_path"].endswith("FedNNNN")
+    assert config["server"]["transforms"][0]["class_path"].endswith("BernoulliMask")
+    assert config["data"]["selection"]["class_path"].endswith("SequentialClients")
+    assert config["client"]["callbacks"][0]["class_path"].endswith("CosineAnnealing")

@@ -23,7 +23,7 @@ class FullyConnected(nn.Sequential):
 
 
 class DigitsCNN(nn.Sequential):
-    """A small CNN for the bundled 8 × 8 digits: two 3 × 3 convolutions, pooling after each, one hidden layer.
+    """A small CNN for the bundled 8 × 8 digits: two 3 × 3 convolutions, pooling, one hidden layer.
 
     Args:
         channels: of the two convolutions.
@@ -44,13 +44,12 @@ class DigitsCNN(nn.Sequential):
             nn.Conv2d(1, first, 3, padding=1),
             *([nn.BatchNorm2d(first)] if batch_norm else []),
             nn.ReLU(),
-            nn.MaxPool2d(2),
             nn.Conv2d(first, second, 3, padding=1),
             *([nn.BatchNorm2d(second)] if batch_norm else []),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Flatten(),
-            nn.Linear(second * 4, hidden),
+            nn.Linear(second * 16, hidden),
             nn.ReLU(),
             nn.Linear(hidden, num_classes),
         )

@@ -165,3 +165,13 @@ def test_every_client_is_evaluated_with_its_own_model():
     assert metrics["clients/val_accuracy_mean"] == pytest.approx(sum(accuracies) / 4, rel=1e-6)
     assert metrics["clients/val_accuracy_worst"] == pytest.approx(min(accuracies), rel=1e-6)
     assert metrics["clients/val_accuracy_std"] == pytest.approx(np.std(accuracies), abs=1e-6)
+
+
+def test_a_module_that_logs_metric_objects_is_evaluated_per_client_and_fitted_twice():
+    from fl_lightning.models import Classifier, FullyConnected
+
+    module = Classifier(FullyConnected(6, (5,), 4), num_classes=4)
+    module.net.append(torch.nn.BatchNorm1d(4))
+    for _ in range(2):
+        _, trainer = federate(module, server=FederatedServer(FedBN()), callbacks=[ClientEvaluation()], rounds=1)
+        assert 0 <= trainer.callback_metrics["clients/val_accuracy_mean"] <= 1

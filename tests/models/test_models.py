@@ -19,7 +19,7 @@ def parameters(net: torch.nn.Module) -> int:
         (MnistCNN(), (1, 28, 28), 431_080),  # FedNNNN, Table 3
         (FullyConnected(), (1, 28, 28), 784 * 200 + 200 + 200 * 10 + 10),
         (FullyConnected(inputs=64, hidden=(), num_classes=3), (1, 8, 8), 64 * 3 + 3),
-        (DigitsCNN(), (1, 8, 8), (9 + 1) * 16 + (16 * 9 + 1) * 32 + (128 + 1) * 64 + (64 + 1) * 10),
+        (DigitsCNN(), (1, 8, 8), (9 + 1) * 16 + (16 * 9 + 1) * 32 + (512 + 1) * 64 + (64 + 1) * 10),
     ],
 )
 def test_networks_have_the_expected_size_and_give_logits(net, shape, expected):
