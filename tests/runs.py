@@ -1,6 +1,7 @@
 """Runs of the command line in processes of their own."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -51,7 +52,13 @@ def fl_lightning(*arguments: object, timeout: int = 90) -> subprocess.CompletedP
         capture_output=True,
         text=True,
         timeout=timeout,
+        preexec_fn=_heed_interrupts,
     )
+
+
+def _heed_interrupts() -> None:
+    """A shell starts background jobs with SIGINT ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def succeeded(process: subprocess.CompletedProcess[str]) -> str:

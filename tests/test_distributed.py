@@ -53,7 +53,8 @@ def test_two_processes_resume_what_one_began(tmp_path):
     _, trainer = run(FedAvg(), 5, 1, rounds=2)
     trainer.save_checkpoint(tmp_path / "begun.ckpt")
     whole, _ = run(FedAvg(), 5, 1, rounds=4)
-    resumed, _ = run(FedAvg(), 5, 2, rounds=4, ckpt_path=tmp_path / "begun.ckpt")
+    resumed, trainer = run(FedAvg(), 5, 2, rounds=4, ckpt_path=tmp_path / "begun.ckpt")
+    assert trainer.world_size == 2
     close(whole, resumed)
 
 

@@ -23,6 +23,7 @@ def test_iid_assigns_every_sample_once_and_leaves_no_client_empty(clients, sampl
     assert sorted(np.concatenate(parts)) == list(range(samples))
 
 
+@pytest.mark.filterwarnings("ignore:.*belongs to no client")
 @given(clients=st.integers(1, 40), classes=st.integers(1, 6), sizes=SIZES, seed=st.integers(0, 10**6))
 @settings(deadline=None)
 def test_classes_per_client_keeps_the_limit_and_assigns_nothing_twice(clients, classes, sizes, seed):
