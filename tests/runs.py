@@ -43,7 +43,7 @@ def write_config(path: Path, **changes) -> Path:
     return path
 
 
-def fl_lightning(*arguments: object, timeout: int = 90) -> subprocess.CompletedProcess[str]:
+def fl_lightning(*arguments: object, timeout: int = 240) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PL_")}
     return subprocess.run(
         [sys.executable, "-m", "fl_lightning.cli", *map(str, arguments)],
