@@ -1,6 +1,6 @@
 """One federated round against a tight plain PyTorch loop: same data, clients, batches, interleaved in one run.
 
-    python benchmarks/overhead.py [--repeats 5] [--epochs 1]
+    python benchmarks/overhead.py [--repeats 10] [--epochs 1]
 
 Both train 10 clients of 600 MNIST-sized images with batches of 50 and average them. The plain loop is what one would
 write by hand for this one case: one model, in-place loads, indexed tensors, SGD.
@@ -53,7 +53,7 @@ def plain_round(model: nn.Module, data: FederatedDataModule, round_number: int, 
 
 
 class Timer:
-    """Runs the plain round right before each federated one, so that both meet the same machine."""
+    """Runs a plain round beside each federated one, in turns before and after it: both meet the same machine."""
 
     def __init__(self, net: nn.Module, epochs: int) -> None:
         self.net, self.epochs = net, epochs
@@ -63,14 +63,15 @@ class Timer:
     def wrap(self, module: FederatedModule, data: FederatedDataModule) -> None:
         federated_step = module.training_step
 
-        def training_step(clients: list[int], batch_idx: int) -> None:
-            begin = time.perf_counter()
+        def plain() -> None:
             plain_round(self.net, data, module.current_epoch, self.epochs)
-            middle = time.perf_counter()
-            federated_step(clients, batch_idx)
-            end = time.perf_counter()
-            self.plain.append(middle - begin)
-            self.federated.append(end - middle)
+
+        def training_step(clients: list[int], batch_idx: int) -> None:
+            both = [(self.plain, plain), (self.federated, lambda: federated_step(clients, batch_idx))]
+            for times, run in both if module.current_epoch % 2 else reversed(both):
+                begin = time.perf_counter()
+                run()
+                times.append(time.perf_counter() - begin)
 
         module.training_step = training_step  # type: ignore[method-assign]
 
@@ -108,7 +109,7 @@ def measure(name: str, make_net: type[nn.Module], repeats: int, epochs: int) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5, help="timed rounds")
+    parser.add_argument("--repeats", type=int, default=10, help="timed rounds")
     parser.add_argument("--epochs", type=int, default=1, help="local epochs")
     arguments = parser.parse_args()
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)

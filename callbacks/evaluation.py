@@ -12,7 +12,7 @@ from fl_lightning.distributed import gather_objects
 from fl_lightning.local import with_loader
 from fl_lightning.module import FederatedModule
 from fl_lightning.resident import detached_copy
-from fl_lightning.trainers import quick_starts, short_lived_trainer
+from fl_lightning.trainers import ResidentStrategy, quick_starts, short_lived_trainer
 
 
 class ClientEvaluation(RoundCallback):
@@ -46,7 +46,7 @@ class ClientEvaluation(RoundCallback):
         assert isinstance(module, LightningModule)
         personal = detached_copy(module)
         personal.load_state_dict({**module.state_dict(), **pl_module.server.aggregator.personal_state(client)})
-        trainer = short_lived_trainer(pl_module.device)
+        trainer = short_lived_trainer(ResidentStrategy(pl_module.device))
         (metrics, *_) = trainer.validate(personal, datamodule=with_loader(data.source, None), verbose=False)
         return {name: float(value) for name, value in metrics.items()}
 

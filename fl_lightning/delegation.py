@@ -51,6 +51,11 @@ def delegate_hooks(wrapper: Any, owner: Any, names: Iterable[str]) -> None:
             setattr(wrapper, name, BatchDelegate(owner, name, wrapper))
 
 
+def has_batch_hooks(owner: Any) -> bool:
+    """Whether a module or its data wants to see batches on their way to the device."""
+    return any(is_overridden(name, owner) for name in _BATCH_HOOKS)
+
+
 def blank_hooks(owner: Any, base: type, names: Iterable[str]) -> None:
     """Makes the hooks do nothing again, as in ``base``: to Lightning they look as if they were not overridden."""
     for name in names:

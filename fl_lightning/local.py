@@ -13,12 +13,12 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.delegation import blank_hooks
+from fl_lightning.delegation import blank_hooks, has_batch_hooks
 from fl_lightning.randomness import seed_for, seed_global_generators
 from fl_lightning.resident import ResidentClient
 from fl_lightning.rounds import Round
 from fl_lightning.state import StateDict
-from fl_lightning.trainers import quick_starts, short_lived_trainer
+from fl_lightning.trainers import ResidentStrategy, quick_starts, short_lived_trainer
 from fl_lightning.update import ClientUpdate
 
 # What Lightning would say of every client, and nobody can act on; the last: all ranks evaluate on the same data.
@@ -89,6 +89,8 @@ class LocalTraining:
         self._device = module.device
         self._check_batch_norm()
         data.move_to(self._device)
+        on_device = data.data.tensors is not None and data.data.tensors[0].device == self._device
+        self._batches_in_place = on_device and not has_batch_hooks(module) and not has_batch_hooks(data.source)
         for message in _NOISE:
             warnings.filterwarnings("ignore", message)
 
@@ -107,27 +109,28 @@ class LocalTraining:
     def _train(self, client: int, round: Round) -> ClientUpdate:
         model = self._resident.play(round.start_of(client))
         loader = self._data.client_loader(client, round.number, self.batch_size, self._resident.has_batch_norm)
-        record = _Record()
         callbacks = self._callbacks_for(client, round)
-        trainer = self._trainer([*callbacks, record])
-        trainer.fit(model, datamodule=with_loader(self._data.source, loader))
+        source = with_loader(self._data.source, loader)
+        strategy = ResidentStrategy(self._device, self._batches_in_place)
+        trainer = self._trainer(strategy, callbacks)
+        trainer.fit(model, datamodule=source)
         update = ClientUpdate(
             client=client,
             state=_snapshot(model),
             num_samples=self._data.num_samples(client),
             class_counts=self._data.class_counts(client),
             num_steps=trainer.global_step,
-            learning_rate=record.learning_rate,
-            metrics=record.metrics(),
+            learning_rate=strategy.learning_rate,
+            metrics={} if strategy.mean_loss is None else {"loss": strategy.mean_loss},
         )
         for callback in callbacks:
             if isinstance(callback, ClientCallback):
                 callback.on_upload(update)
         return update
 
-    def _trainer(self, callbacks: list[Callback]) -> Trainer:
+    def _trainer(self, strategy: ResidentStrategy, callbacks: list[Callback]) -> Trainer:
         return short_lived_trainer(
-            self._device, callbacks=callbacks, max_epochs=self.epochs, limit_val_batches=0, **self._trainer_flags
+            strategy, callbacks=callbacks, max_epochs=self.epochs, limit_val_batches=0, **self._trainer_flags
         )
 
     def _callbacks_for(self, client: int, round: Round) -> list[Callback]:
@@ -152,39 +155,6 @@ class LocalTraining:
                 )
 
 
-class _Record(Callback):
-    """What a client reports of its training. Stays on the device: reading a loss would make a GPU wait."""
-
-    def __init__(self) -> None:
-        self.learning_rate: float | None = None
-        self._loss_sum: Tensor | None = None
-        self._batches = 0
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        for config in trainer.lr_scheduler_configs:
-            if config.monitor is not None and re.match(r"val(id|idation)?(/|_|$)", config.monitor):
-                raise MisconfigurationException(
-                    f"a learning-rate scheduler monitors {config.monitor!r}, which a client never sees, for validation"
-                    " is the server's: monitor a training metric, or use a scheduler without a monitor"
-                )
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        if isinstance(loss, Tensor):
-            loss = loss.detach().float()
-            self._loss_sum = loss if self._loss_sum is None else self._loss_sum + loss
-            self._batches += 1
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.optimizers and trainer.optimizers[0].param_groups:
-            self.learning_rate = float(trainer.optimizers[0].param_groups[0]["lr"])
-
-    def metrics(self) -> dict[str, Tensor]:
-        return {} if self._loss_sum is None else {"loss": self._loss_sum / self._batches}
-
-
 def _check_flags(flags: dict[str, Any]) -> None:
     """A flag that a Trainer does not have, or that is the framework's, shows here and not in the first round."""
     if not flags:
@@ -192,7 +162,9 @@ def _check_flags(flags: dict[str, Any]) -> None:
     try:
         with warnings.catch_warnings(), quick_starts():
             warnings.simplefilter("ignore")
-            short_lived_trainer(torch.device("cpu"), callbacks=[], max_epochs=1, limit_val_batches=0, **flags)
+            short_lived_trainer(
+                ResidentStrategy(torch.device("cpu")), callbacks=[], max_epochs=1, limit_val_batches=0, **flags
+            )
     except TypeError as error:
         name = re.search(r"'(\w+)'$", str(error))
         flag = name.group(1) if name else ", ".join(flags)
