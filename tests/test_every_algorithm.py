@@ -1,4 +1,7 @@
-"""What holds for every algorithm: it composes with every other part, on two processes, after a resume."""
+"""What holds for every algorithm: it composes with every other part, on two processes, after a kill."""
+
+import multiprocessing
+import signal
 
 import numpy as np
 import pytest
@@ -26,9 +29,10 @@ from fl_lightning.aggregation import (
     NormNorm,
     Scaffold,
 )
-from fl_lightning.callbacks import CosineAnnealing, FederatedServer, LearningRateDecay, ProximalTerm
+from fl_lightning.callbacks import CosineAnnealing, FederatedServer, LastRound, LearningRateDecay, ProximalTerm
 from fl_lightning.data import IID, AllClients, ClassesPerClient, RandomClients, SequentialClients
 from fl_lightning.transforms import BernoulliMask
+from tests.kill import Kill
 from tests.toys import federate, identical, random_state, random_updates
 
 
@@ -117,6 +121,7 @@ def run(algorithm, module=None, partition=None, selection=None, weighting="sampl
         partition=partition or ClassesPerClient(6, 2),
         selection=selection,
         server=server,
+        callbacks=options.pop("server_callbacks", ()),
         **options,
     )
     return dict(federated.state_dict()), trainer
@@ -173,16 +178,30 @@ def test_two_processes_equal_one_with_an_odd_number_of_clients(algorithm, folder
         torch.testing.assert_close(one[name], two[name], rtol=1e-6, atol=1e-6)
 
 
+def run_until_killed(round_: int, moment: str, **options) -> None:
+    """In a process of its own, which SIGKILL ends. Forked: a new one would import Lightning for eight seconds."""
+    kill = Kill(round_, moment)
+    process = multiprocessing.get_context("fork").Process(
+        target=run, kwargs={"server_callbacks": [kill, LastRound()], "enable_checkpointing": True, **options}
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
 @each_algorithm
 @pytest.mark.parametrize("folder", [False, True])
-def test_a_resumed_run_ends_as_an_undisturbed_one(algorithm, folder, tmp_path):
-    options = {"selection": RandomClients(count=3)}
-    whole, _ = run(algorithm, rounds=5, folder=str(tmp_path / "whole") if folder else None, **options)
-    kept = str(tmp_path / "kept") if folder else None
-    _, trainer = run(algorithm, rounds=2, folder=kept, **options)
-    trainer.save_checkpoint(tmp_path / "two.ckpt")
-    resumed, _ = run(algorithm, rounds=5, folder=kept, ckpt_path=tmp_path / "two.ckpt", **options)
+def test_a_run_killed_at_three_moments_ends_as_one_that_was_not(algorithm, folder, tmp_path):
+    options = {"algorithm": algorithm, "selection": RandomClients(count=3), "rounds": 7}
+    whole, whole_trainer = run(folder=str(tmp_path / "whole") if folder else None, **options)
+    options |= {"folder": str(tmp_path / "kept") if folder else None, "default_root_dir": tmp_path}
+    run_until_killed(1, "client", **options)
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    run_until_killed(3, "validated", ckpt_path=last, **options)
+    run_until_killed(5, "saved", ckpt_path=last, **options)
+    resumed, trainer = run(ckpt_path=last, **options)
     assert identical(whole, resumed)
+    assert trainer.callback_metrics == whole_trainer.callback_metrics
 
 
 def bare(updates: list[ClientUpdate]) -> list[ClientUpdate]:
