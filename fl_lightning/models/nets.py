@@ -1,4 +1,4 @@
-"""Networks: plain ``nn.Module``s that map a batch of images to logits."""
+"""Small networks that belong to no paper: plain ``nn.Module``s that map a batch of images to logits."""
 
 from collections.abc import Sequence
 
@@ -20,6 +20,18 @@ class FullyConnected(nn.Sequential):
             layers += [nn.Linear(inputs, width), nn.ReLU()]
             inputs = width
         super().__init__(*layers, nn.Linear(inputs, num_classes))
+
+
+class MLR(FullyConnected):
+    """Multinomial logistic regression: one fully connected layer, whose loss is convex.
+
+    Args:
+        inputs: values an image.
+        num_classes: width of the layer.
+    """
+
+    def __init__(self, inputs: int = 784, num_classes: int = 10) -> None:
+        super().__init__(inputs, hidden=(), num_classes=num_classes)
 
 
 class DigitsCNN(nn.Sequential):
@@ -52,26 +64,4 @@ class DigitsCNN(nn.Sequential):
             nn.Linear(second * 16, hidden),
             nn.ReLU(),
             nn.Linear(hidden, num_classes),
-        )
-
-
-class MnistCNN(nn.Sequential):
-    """FedNNNN's CNN for 28 × 28 images (its Table 3), 431,080 parameters.
-
-    Args:
-        num_classes: width of the last layer.
-    """
-
-    def __init__(self, num_classes: int = 10) -> None:
-        super().__init__(
-            nn.Conv2d(1, 20, 5),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(20, 50, 5),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(50 * 4 * 4, 500),
-            nn.ReLU(),
-            nn.Linear(500, num_classes),
         )
