@@ -2,10 +2,12 @@
 
 from pytorch_lightning import Callback, Trainer
 from pytorch_lightning.callbacks import Checkpoint, ModelCheckpoint, RichProgressBar, TQDMProgressBar
+from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fl_lightning.callbacks.checkpoint import LastRound
+from fl_lightning.callbacks.partition import PartitionPicture
 from fl_lightning.callbacks.progress import RoundProgressBar
 
 
@@ -34,7 +36,10 @@ def check_flags(trainer: Trainer) -> None:
 
 
 def add_round_callbacks(trainer: Trainer) -> None:
-    """Puts Lightning's default progress bar and checkpoint into terms of rounds; what the user chose stays."""
+    """Puts Lightning's default progress bar and checkpoint into terms of rounds; what the user chose stays.
+
+    Where there is TensorBoard, it gets a picture of the partition.
+    """
     callbacks: list[Callback] = []
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if type(callback) in (TQDMProgressBar, RichProgressBar):
@@ -45,6 +50,9 @@ def add_round_callbacks(trainer: Trainer) -> None:
     wants_checkpoints = any(isinstance(callback, Checkpoint) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     if wants_checkpoints and not any(isinstance(callback, LastRound) for callback in callbacks):
         callbacks.append(LastRound())
+    watched = any(isinstance(logger, TensorBoardLogger) for logger in trainer.loggers)
+    if watched and not any(isinstance(callback, PartitionPicture) for callback in callbacks):
+        callbacks.append(PartitionPicture())
     trainer.callbacks = callbacks  # type: ignore[attr-defined]
 
 

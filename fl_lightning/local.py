@@ -107,6 +107,7 @@ class LocalTraining:
                 yield self._train(client, round)
 
     def _train(self, client: int, round: Round) -> ClientUpdate:
+        self._check_single(client, round.number)
         model = self._resident.play(round.start_of(client))
         loader = self._data.client_loader(client, round.number, self.batch_size, self._resident.has_batch_norm)
         callbacks = self._callbacks_for(client, round)
@@ -117,8 +118,8 @@ class LocalTraining:
         update = ClientUpdate(
             client=client,
             state=_snapshot(model),
-            num_samples=self._data.num_samples(client),
-            class_counts=self._data.class_counts(client),
+            num_samples=self._data.num_samples(client, round.number),
+            class_counts=self._data.class_counts(client, round.number),
             num_steps=trainer.global_step,
             learning_rate=strategy.learning_rate,
             metrics={} if strategy.mean_loss is None else {"loss": strategy.mean_loss},
@@ -147,12 +148,16 @@ class LocalTraining:
             raise MisconfigurationException(
                 "batch_size=1, but BatchNorm needs two samples a batch: set client.batch_size to 2 or more"
             )
-        for client in range(self._data.num_clients):
-            if self._data.num_samples(client) == 1:
-                raise MisconfigurationException(
-                    f"client {client} has a single sample, but BatchNorm needs two a batch:"
-                    " share the data among fewer clients, or use another normalisation"
-                )
+        # Of clients that redraw, the first round is known; each later one is looked at when it comes.
+        for client in self._data.cohort(0) if self._data.redraws else range(self._data.num_clients):
+            self._check_single(client, 0)
+
+    def _check_single(self, client: int, round: int) -> None:
+        if self._resident.has_batch_norm and self._data.num_samples(client, round) == 1:
+            raise MisconfigurationException(
+                f"client {client} has a single sample, but BatchNorm needs two a batch:"
+                " share the data among fewer clients, or use another normalisation"
+            )
 
 
 def _check_flags(flags: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 def short_lived_trainer(strategy: "ResidentStrategy", **flags: Any) -> Trainer:
     """A Trainer on one device that leaves no trace: no logs, no checkpoints, no bar, no part in a process group."""
+    flags.setdefault("profiler", _NoProfiler())
     return Trainer(
         accelerator=strategy.root_device.type,
         devices=1,
@@ -35,7 +36,7 @@ def short_lived_trainer(strategy: "ResidentStrategy", **flags: Any) -> Trainer:
         enable_autolog_hparams=False,
         use_distributed_sampler=False,
         barebones=False,
-        **{"profiler": _NoProfiler(), **flags},
+        **flags,
     )
 
 

@@ -5,6 +5,8 @@ import pytest
 import torch
 from pytorch_lightning import seed_everything
 
+from fl_lightning.cli import main
+from tests.runs import write_config
 from tests.toys import blobs
 
 
@@ -26,3 +28,22 @@ def generator() -> np.random.Generator:
 @pytest.fixture
 def data():
     return blobs()
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Runs the command in an empty folder; gives its exit code and what it printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fl-lightning"])
+    write_config(tmp_path / "run.yaml", trainer={"max_epochs": 2})
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        try:
+            main([str(argument) for argument in arguments])
+            code = 0
+        except SystemExit as exit:
+            code = exit.code or 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call

@@ -4,32 +4,10 @@ import pytest
 import torch
 import yaml
 
-from fl_lightning.cli import main
 from fl_lightning.complaints import explain
 from fl_lightning.models import Classifier
-from tests.runs import REPOSITORY, write_config
+from tests.runs import REPOSITORY
 from tests.toys import Net
-
-SHORT = {"trainer": {"max_epochs": 2}}
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Runs the command in an empty folder; gives its exit code and what it printed."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["fl-lightning"])
-    write_config(tmp_path / "run.yaml", **SHORT)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        try:
-            main([str(argument) for argument in arguments])
-            code = 0
-        except SystemExit as exit:
-            code = exit.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 def test_a_run_leaves_logs_config_and_checkpoint_and_says_where(run, tmp_path):
@@ -115,7 +93,12 @@ def test_configs_compose_and_the_command_line_has_the_last_word(run, tmp_path):
     config = yaml.safe_load(out)
     assert code == 0
     assert config["server"]["weighting"] == "uniform"
-    assert config["data"]["partition"]["init_args"] == {"num_clients": 6, "sizes": "balanced", "exponent": 1.0}
+    assert config["data"]["partition"]["init_args"] == {
+        "num_clients": 6,
+        "sizes": "balanced",
+        "exponent": 1.0,
+        "min_samples": 1,
+    }
     assert config["client"]["epochs"] == 4
     assert config["client"]["gradient_clip_val"] is None
     assert not {"max_epochs", "logger", "accelerator"} & config["client"].keys()
@@ -146,7 +129,7 @@ def test_help_is_complete(run):
         (["--data.selection.count", 11], "count=11, but there are 10 clients"),
         (
             ["--data.partition", "IIDD"],
-            "data.partition: IIDD is no class that is known here: use ClassesPerClient, Dirichlet, IID",
+            "data.partition: IIDD is no class that is known here: use ByColumn, ByList, ClassesPerClient, Dirichlet",
         ),
         (["--model", "nowhere.Net"], "No module named 'nowhere'"),
         (["--model", "LightningModule"], "LightningModule has no training_step"),

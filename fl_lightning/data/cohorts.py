@@ -12,13 +12,13 @@ class CohortSampler(DistributedSampler):
 
     Args:
         cohort: the clients of a round.
-        size: how much work a client is; the largest are dealt first, each to the rank with the least to do.
+        size: how much work a client is in a round; the largest are dealt first, each to the rank with the least to do.
     """
 
     def __init__(
         self,
         cohort: Callable[[int], Sequence[int]],
-        size: Callable[[int], int],
+        size: Callable[[int, int], int],
         num_replicas: int = 1,
         rank: int = 0,
     ) -> None:
@@ -32,11 +32,14 @@ class CohortSampler(DistributedSampler):
 
     def share(self, cohort: Sequence[int]) -> list[int]:
         """This rank's clients, in the order of the cohort; none if there are fewer clients than ranks."""
+        if self.num_replicas == 1:
+            return list(cohort)
         loads = [0] * self.num_replicas
         mine = set()
-        for client in sorted(cohort, key=lambda client: (-self.size(client), client)):
+        sizes = {client: self.size(client, self.epoch) for client in cohort}
+        for client in sorted(cohort, key=lambda client: (-sizes[client], client)):
             rank = loads.index(min(loads))
-            loads[rank] += self.size(client)
+            loads[rank] += sizes[client]
             if rank == self.rank:
                 mine.add(client)
         return [client for client in cohort if client in mine]

@@ -21,7 +21,7 @@ from torch.utils.data import (
 from fl_lightning.data.batches import ClientBatches, TrainingData
 from fl_lightning.data.cohorts import CohortSampler
 from fl_lightning.data.labels import labels_of
-from fl_lightning.data.partition import Partition
+from fl_lightning.data.partition import Indices, Partition, RedrawnPartition
 from fl_lightning.data.selection import AllClients, Selection
 from fl_lightning.delegation import delegate_hooks
 from fl_lightning.randomness import run_seed
@@ -72,6 +72,7 @@ class FederatedDataModule(LightningDataModule):
             raise MisconfigurationException(f"seed={self.seed}: set data.seed to 0 or more")
         self.prepare_data_per_node = source.prepare_data_per_node
         self._data: TrainingData | None = None
+        self._drawn_round = 0
         delegate_hooks(self, source, _OF_THE_SOURCE)
 
     def __getattr__(self, name: str) -> Any:
@@ -126,27 +127,43 @@ class FederatedDataModule(LightningDataModule):
         """The clients of a round, counted from 0."""
         return self.selection.cohort(self.num_clients, self.seed, round)
 
-    def indices(self, client: int) -> np.ndarray:
-        """Which samples of the training data a client owns."""
-        return self._indices[client]
+    @property
+    def redraws(self) -> bool:
+        """Whether clients have other samples in every round."""
+        return isinstance(self.partition, RedrawnPartition)
 
-    def num_samples(self, client: int) -> int:
+    @property
+    def labels(self) -> np.ndarray | None:
+        """The class of every sample of the training data, from 0; None where there are no classes."""
+        assert self.data is not None
+        return self._labels if self._num_classes else None
+
+    def indices(self, client: int, round: int = 0) -> Indices:
+        """Which samples of the training data a client owns; the round matters only if the partition redraws."""
+        samples = self._shares(round)[client]
+        if len(samples) == 0:
+            raise MisconfigurationException(
+                f"client {client} has no samples in round {round}: give it some in {type(self.partition).__name__}"
+            )
+        return samples
+
+    def num_samples(self, client: int, round: int = 0) -> int:
         """n_k."""
-        return len(self._indices[client])
+        return len(self.indices(client, round))
 
-    def class_counts(self, client: int) -> Tensor | None:
+    def class_counts(self, client: int, round: int = 0) -> Tensor | None:
         """How many samples of each class a client owns; None where the labels are not classes."""
-        if self._labels is None or self._labels.min() < 0:
+        labels = self.labels
+        if labels is None:
             return None
-        counts = np.bincount(self._labels[self._indices[client]], minlength=self._labels.max() + 1)
-        return torch.from_numpy(counts)
+        return torch.from_numpy(np.bincount(labels[self.indices(client, round)], minlength=self._num_classes))
 
     def client_loader(self, client: int, round: int, batch_size: int | None = None, merge_single: bool = False) -> Any:
         """A client's batches in a round.
 
         Args:
             client: the client's number.
-            round: counted from 0; the order of the batches depends on it.
+            round: counted from 0; the order of the batches depends on it, and the samples if the partition redraws.
             batch_size: by default that of the source's loader.
             merge_single: whether a last batch of one sample joins the one before.
         """
@@ -157,7 +174,7 @@ class FederatedDataModule(LightningDataModule):
                 " set client.batch_size"
             )
         key = (self.seed, round, client)
-        return self.data.loader(ClientBatches(self._indices[client], batch_size, key, merge_single))
+        return self.data.loader(ClientBatches(self.indices(client, round), batch_size, key, merge_single))
 
     def _share_out(self) -> None:
         loader = self.source.train_dataloader()
@@ -178,20 +195,52 @@ class FederatedDataModule(LightningDataModule):
             )
         if self.partition is None:
             assert isinstance(self.source, ClientDatasets)
-            self._indices = self.source.indices()
-            self._check_indices()
-        self._data = TrainingData.from_loader(loader)
+            self._indices: Sequence[Indices] = self.source.indices()
+            self._check_indices()  # before the data sets are looked into: an empty one shows no labels
+        data = TrainingData.from_loader(loader)
         if self.partition is None or not self.partition.needs_labels:
-            self._labels = _labels_if_classes(self._data.dataset)
+            self._labels = _labels_if_classes(data.dataset)
         else:
-            self._labels = labels_of(self._data.dataset)
+            self._labels = labels_of(data.dataset)
+        self._num_classes = _number_of_classes(self._labels)
         if self.partition is not None:
-            unlabelled = np.zeros(len(loader.dataset), dtype=np.int64)  # type: ignore[arg-type]
-            self._indices = self.partition.assign(unlabelled if self._labels is None else self._labels, self.seed)
-        self._check_indices()
+            self._indices = self.partition.assign(self._what_decides(self.partition, data.dataset), self.seed)
+            self._check_indices()
+        self._data = data
         self.cohort(0)  # a selection that does not fit shows before anything is trained
 
+    def _what_decides(self, partition: Partition, dataset: Dataset) -> np.ndarray:
+        """What the partition looks at: labels, a column, or nothing but the number of samples."""
+        samples = len(dataset)  # type: ignore[arg-type]
+        if partition.column is None:
+            return np.zeros(samples, dtype=np.int64) if self._labels is None else self._labels
+        name = type(self.source).__name__
+        columns = getattr(self.source, "columns", {})
+        if partition.column not in columns:
+            known = f"{name} has {', '.join(map(str, columns))}" if columns else f"{name} has no columns"
+            raise MisconfigurationException(
+                f"column={partition.column}, but {known}: set data.partition.init_args.column to a key of its attribute"
+                " `columns`"
+            )
+        values = np.asarray(columns[partition.column])
+        if values.shape != (samples,):
+            raise MisconfigurationException(
+                f"column={partition.column} is of shape {values.shape}, but the training data has {samples} samples:"
+                f" give {name}.columns one value a sample"
+            )
+        return values
+
+    def _shares(self, round: int) -> Sequence[Indices]:
+        """Every client's samples in a round."""
+        assert self.data is not None
+        if isinstance(self.partition, RedrawnPartition) and round != self._drawn_round:
+            self._indices = self.partition.draw(self._what_decides(self.partition, self.data.dataset), self.seed, round)
+            self._drawn_round = round
+        return self._indices
+
     def _check_indices(self) -> None:
+        if self.redraws:
+            return  # drawn when they are needed, and looked at then
         empty = [client for client, samples in enumerate(self._indices) if len(samples) == 0]
         if empty:
             raise MisconfigurationException(
@@ -249,4 +298,11 @@ def _labels_if_classes(dataset: Dataset) -> np.ndarray | None:
         labels = labels_of(dataset, load_samples=False)
     except MisconfigurationException:
         return None
-    return labels if labels.size and labels.min() >= 0 and labels.max() < _MOST_CLASSES else None
+    return labels if _number_of_classes(labels) else None
+
+
+def _number_of_classes(labels: np.ndarray | None) -> int:
+    """0 if the labels are no classes."""
+    if labels is None or labels.size == 0 or labels.min() < 0 or labels.max() >= _MOST_CLASSES:
+        return 0
+    return int(labels.max()) + 1

@@ -14,12 +14,20 @@ from torch.utils.data import (
 )
 
 from fl_lightning import FederatedDataModule
-from fl_lightning.data import IID, ClassesPerClient, ClientDatasets, RandomClients
+from fl_lightning.data import (
+    IID,
+    ByColumn,
+    ClassesPerClient,
+    ClientDatasets,
+    FreshDraw,
+    RandomClients,
+    RedrawnPartition,
+)
 from fl_lightning.data.batches import ClientBatches, TensorLoader, TrainingData
 from fl_lightning.data.cohorts import CohortSampler
 from fl_lightning.data.labels import labels_of
 from tests.callbacks.test_server import Keep
-from tests.toys import Blobs, blobs, federate
+from tests.toys import Blobs, Net, blobs, federate
 
 
 class Pairs(Dataset):
@@ -139,21 +147,93 @@ def test_labels_are_found_wherever_data_sets_keep_them():
 def test_every_rank_gets_its_share_of_the_cohort_and_the_largest_clients_are_spread():
     sizes = [100, 1, 1, 1, 90, 5]
     shares = [
-        CohortSampler(lambda _: list(range(6)), sizes.__getitem__, num_replicas=2, rank=rank) for rank in range(2)
+        CohortSampler(lambda _: list(range(6)), lambda client, _: sizes[client], num_replicas=2, rank=rank)
+        for rank in range(2)
     ]
     first, second = (next(iter(sampler)) for sampler in shares)
     assert sorted(first + second) == list(range(6))
     assert 0 in first
     assert 4 in second
-    idle = CohortSampler(lambda _: [3], sizes.__getitem__, num_replicas=2, rank=1)
+    idle = CohortSampler(lambda _: [3], lambda client, _: sizes[client], num_replicas=2, rank=1)
     assert list(idle) == [[]]
 
 
 def test_the_cohort_is_that_of_the_epoch_set_last():
-    sampler = CohortSampler(lambda round_: [round_], lambda client: 1)
+    sampler = CohortSampler(lambda round_: [round_], lambda client, round_: 1)
     iterator = iter(sampler)
     sampler.set_epoch(7)
     assert list(iterator) == [[7]]
+
+
+def test_the_clients_of_a_round_are_spread_by_their_sizes_in_that_round():
+    sampler = CohortSampler(lambda _: [0, 1, 2], lambda client, round_: [3, 2, 2][client - round_], 2, rank=0)
+    shares = []
+    for round_ in range(3):
+        sampler.set_epoch(round_)
+        shares += list(sampler)
+    assert shares == [[0], [1], [2]]
+
+
+def test_what_a_client_has_is_redrawn_every_round_and_can_be_asked_for_in_any_order():
+    data = set_up(Blobs(120), partition=FreshDraw(3, 1, 9), seed=5)
+    labels = blobs(120).tensors[1].numpy()
+    expected = {round_: FreshDraw(3, 1, 9).draw(labels, 5, round_) for round_ in (0, 1, 7)}
+    for round_ in (7, 0, 1, 7):
+        for client in range(3):
+            samples = expected[round_][client]
+            assert data.indices(client, round_).tolist() == samples.tolist()
+            assert data.num_samples(client, round_) == len(samples)
+            assert data.class_counts(client, round_).tolist() == np.bincount(labels[samples], minlength=4).tolist()
+            seen = sorted(i for batch in data.client_loader(client, round_).batch_sampler for i in batch)
+            assert seen == sorted(samples)
+
+
+def test_an_update_reports_the_samples_of_its_round():
+    keep = Keep()
+    _, trainer = federate(partition=FreshDraw(3, 1, 9), callbacks=[keep], rounds=3)
+    data = trainer.datamodule
+    expected = [data.num_samples(client, round_) for round_ in range(3) for client in range(3)]
+    updates = [update for round_ in keep.updates for update, _ in round_]
+    assert [update.num_samples for update in updates] == expected
+    counts = [data.class_counts(client, round_).tolist() for round_ in range(3) for client in range(3)]
+    assert [update.class_counts.tolist() for update in updates] == counts
+
+
+class Shrinking(RedrawnPartition):
+    """Client k of round r has the samples from 0 to ``start`` - r."""
+
+    def __init__(self, start: int) -> None:
+        super().__init__(num_clients=2)
+        self.start = start
+
+    def draw(self, labels, seed, round):
+        return [np.arange(self.start - round)] * 2
+
+
+@pytest.mark.parametrize(("start", "rounds_begun"), [(1, 0), (3, 3)])
+def test_a_single_sample_is_refused_where_batch_norm_needs_two_in_whichever_round(start, rounds_begun):
+    keep = Keep()
+    with pytest.raises(MisconfigurationException, match="client 0 has a single sample"):
+        federate(Net(batch_norm=True), partition=Shrinking(start), callbacks=[keep], rounds=4)
+    assert len(keep.cohorts) == rounds_begun
+
+
+def test_a_client_that_draws_nothing_is_refused():
+    data = set_up(Blobs(), partition=Shrinking(2))
+    with pytest.raises(MisconfigurationException, match="client 1 has no samples in round 2"):
+        data.client_loader(1, round=2)
+
+
+def test_a_partition_by_column_looks_at_the_sources_column():
+    source = Blobs(6)
+    source.columns = {"user": np.array(["b", "a", "b", "a", "c", "c"])}
+    data = set_up(source, partition=ByColumn("user"))
+    assert [data.indices(client).tolist() for client in range(3)] == [[1, 3], [0, 2], [4, 5]]
+    assert data.class_counts(0).tolist() == [0, 1, 0, 1]
+
+
+class Columns(Blobs):
+    columns = {"user": [1, 2], "day": [0] * 120}  # noqa: RUF012
 
 
 REGRESSION = TensorDataset(torch.arange(8.0).view(4, 2), torch.zeros(4))
@@ -212,6 +292,12 @@ def test_clients_whose_tensors_differ_in_shape_are_loaded_one_by_one():
         (
             lambda: set_up(Source(DataLoader(blobs(9), sampler=SubsetRandomSampler([1, 2]))), partition=IID(2)),
             "SubsetRandomSampler, which clients would not use",
+        ),
+        (lambda: set_up(Blobs(), partition=ByColumn("user")), "column=user, but Blobs has no columns"),
+        (lambda: set_up(Columns(), partition=ByColumn("name")), "column=name, but Columns has user, day"),
+        (
+            lambda: set_up(Columns(), partition=ByColumn("user")),
+            r"column=user is of shape \(2,\), but the training data has 120 samples",
         ),
         (lambda: FederatedDataModule(Blobs()), "partition is missing"),
         (lambda: FederatedDataModule([blobs()], partition=IID(2)), "ready-made"),

@@ -1,11 +1,22 @@
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from fl_lightning.data import IID, ClassesPerClient, Dirichlet
-from fl_lightning.data.partition import deal, whole_sizes
+from fl_lightning.data import (
+    IID,
+    ByColumn,
+    ClassesPerClient,
+    Dirichlet,
+    FavouriteClass,
+    FreshDraw,
+    MixedNodes,
+    Shards,
+)
+from fl_lightning.data.partition import deal
 
 SIZES = st.sampled_from(["balanced", "power_law"])
 
@@ -58,7 +69,18 @@ def test_dirichlet_with_a_small_alpha_gives_a_class_to_few():
 
 
 @pytest.mark.parametrize(
-    "partition", [Dirichlet(7, 0.5), IID(7), ClassesPerClient(7, 2), ClassesPerClient(7, 2, sizes="power_law")]
+    "partition",
+    [
+        Dirichlet(7, 0.5),
+        IID(7),
+        ClassesPerClient(7, 2),
+        ClassesPerClient(7, 2, sizes="power_law"),
+        MixedNodes([1, 2, "iid"], 20),
+        Shards(7),
+        FavouriteClass(7, 0.5, shards_per_class=20),
+        FreshDraw(7, 1, 10),
+    ],
+    ids=repr,
 )
 def test_the_same_seed_gives_the_same_split_and_another_seed_another(partition):
     labels = labels_of_mnist_size(10, 500)
@@ -102,12 +124,61 @@ def test_dealing_gives_distinct_classes_and_equal_shares(players, cards, seed):
     assert counts.max() - counts.min() <= 2
 
 
-@given(shares=st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=30), extra=st.integers(0, 1000))
-def test_whole_sizes_add_up_and_none_is_zero(shares, extra):
-    total = len(shares) + extra
-    sizes = whole_sizes(total, np.array(shares))
-    assert sizes.sum() == total
-    assert sizes.min() >= 1
+@given(clients=st.integers(1, 20), classes=st.integers(1, 4), minimum=st.integers(1, 10), seed=st.integers(0, 10**6))
+@settings(deadline=None, max_examples=50)
+def test_every_client_has_at_least_min_samples(clients, classes, minimum, seed):
+    labels = labels_of_mnist_size(4, 1600)
+    for partition in (
+        IID(clients, sizes="power_law", exponent=2.0, min_samples=minimum),
+        ClassesPerClient(clients, classes, sizes="power_law", exponent=2.0, min_samples=minimum),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of classes that few clients were not dealt
+            parts = partition.assign(labels, seed)
+        assert min(map(len, parts)) >= minimum
+
+
+def test_dirichlet_draws_until_every_client_has_min_samples():
+    labels = labels_of_mnist_size(10, 1000)
+    assert min(map(len, Dirichlet(10, 0.5, min_samples=40).assign(labels, seed=0))) >= 40
+
+
+MANY = 20_000
+EACH = 10
+LARGE = {
+    "iid": IID(MANY),
+    "iid, power law": IID(MANY, sizes="power_law", min_samples=2),
+    "classes": ClassesPerClient(MANY, 2),
+    "classes, power law": ClassesPerClient(MANY, 2, sizes="power_law"),
+    "dirichlet": Dirichlet(MANY, 10.0),
+    "nodes": MixedNodes([1, 2, "iid", "1-5"] * (MANY // 4), EACH),
+    "shards": Shards(MANY),
+    "favourite": FavouriteClass(MANY, 0.5, shards_per_class=MANY // 5),
+    "redrawn": FreshDraw(MANY, 1, 10),
+    "column": ByColumn("group"),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_twenty_thousand_clients_share_out_two_hundred_thousand_samples(name):
+    values = np.arange(MANY * EACH) % (MANY if name == "column" else 10)
+    parts = LARGE[name].assign(values, seed=0)
+    assert len(parts) == MANY
+    if name not in ("nodes", "redrawn"):
+        assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(MANY * EACH))
+
+
+@pytest.mark.parametrize(
+    ("partition", "shown"),
+    [
+        (IID(7), "IID(num_clients=7)"),
+        (IID(7, sizes="power_law", exponent=2.0), "IID(num_clients=7, sizes='power_law', exponent=2.0)"),
+        (MixedNodes([1, "iid"], 5), "MixedNodes(classes=[1, 'iid'], samples_per_node=5)"),
+        (FreshDraw(3, low=1, high=5), "FreshDraw(num_clients=3, low=1, high=5)"),
+    ],
+)
+def test_a_partition_shows_its_arguments(partition, shown):
+    assert repr(partition) == shown
 
 
 @pytest.mark.parametrize(
@@ -127,8 +198,15 @@ def test_whole_sizes_add_up_and_none_is_zero(shares, extra):
             "num_clients=101, but the data set has 100 samples",
         ),
         (lambda: ClassesPerClient(90, 2).assign(labels_of_mnist_size(10, 100), 0), "10 samples for 18 clients"),
-        (lambda: IID(5, sizes="odd"), "sizes='odd'"),
-        (lambda: IID(5, sizes="power_law", exponent=-1), "exponent=-1"),
+        (lambda: IID(5, min_samples=0), "min_samples=0"),
+        (
+            lambda: IID(5, min_samples=21).assign(labels_of_mnist_size(10, 100), 0),
+            "min_samples=21, but 100 samples are 20 for each of 5 clients",
+        ),
+        (
+            lambda: ClassesPerClient(6, 1, min_samples=12).assign(labels_of_mnist_size(4, 80), 0),
+            "class 0 has 20 samples for 2 clients, so some would have fewer than min_samples=12",
+        ),
     ],
 )
 def test_what_cannot_be_split_is_refused(make, message):
