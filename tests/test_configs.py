@@ -1,0 +1,72 @@
+"""The papers' settings: every config of data runs, on tiny files in the formats of the real data sets."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.data.files import write_cifar10, write_mnist, write_tiny_imagenet, write_tweets
+from tests.runs import REPOSITORY
+
+CONFIGS = REPOSITORY / "configs"
+COMPLETE = sorted(path for path in (CONFIGS / "data").glob("*.yaml") if path.stem != "fedadp_mlr")
+PARTITIONS = sorted((CONFIGS / "data" / "partitions").glob("*.yaml"))
+ALL = sorted(CONFIGS.rglob("*.yaml"))
+SHORT = [
+    *("--trainer.max_epochs", "2", "--trainer.enable_progress_bar", "false"),
+    *("--client.epochs", "1", "--client.limit_train_batches", "1"),
+    *("--data.selection", "RandomClients", "--data.selection.fraction", "null", "--data.selection.count", "2"),
+]
+#: what the tiny files, or a machine without a network, cannot have
+INSTEAD = {
+    "feddna_cifar10": ["--data.partition.shards_per_class", "4"],
+    "fedns_cifar10": ["--data.partition.low", "1", "--data.partition.high", "3"],
+    "fedns_tiny_imagenet": ["--data.partition.low", "1", "--data.partition.high", "3"],
+    "n_fedavg_cifar10": [
+        "--model.net",
+        '{"class_path": "TorchvisionNet", "init_args": {"name": "resnet50", "weights": null}}',
+    ],
+}
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch) -> Path:
+    """./data with some 800 images a class of MNIST and Fashion-MNIST, a few of the others."""
+    root = tmp_path / "data"
+    for name in ("MNIST", "FashionMNIST"):
+        write_mnist(root / name / "raw", train=8000)
+    write_cifar10(root, monkeypatch, per_batch=60)
+    write_tiny_imagenet(root)
+    write_tweets(root, [(4 * (row % 2), f"user{row % 7}", f"word{row % 11} again") for row in range(600)])
+    return root
+
+
+@pytest.mark.parametrize("config", COMPLETE, ids=lambda path: path.stem)
+def test_every_setting_trains_two_rounds(run, data, tmp_path, config):
+    code, out, err = run("fit", "--config", config, *SHORT, *INSTEAD.get(config.stem, []))
+    assert code == 0, err
+    assert "val/accuracy" in out
+    assert (tmp_path / "runs" / config.stem / "version_0" / "checkpoints" / "last.ckpt").is_file()
+
+
+@pytest.mark.parametrize("name", ["fedadp_mnist", "fedadp_fashion_mnist"])
+def test_the_convex_model_of_fedadp_trains_two_rounds(run, data, name):
+    code, out, err = run(
+        "fit", "--config", CONFIGS / f"data/{name}.yaml", "--config", CONFIGS / "data/fedadp_mlr.yaml", *SHORT
+    )
+    assert code == 0, err
+    assert "7,850 parameters" in out
+
+
+@pytest.mark.parametrize("overlay", PARTITIONS, ids=lambda path: path.stem)
+def test_every_partition_fits_the_data_of_its_paper(run, data, overlay):
+    paper = overlay.stem.split("_")[0]
+    base = next(path for path in COMPLETE if path.stem.startswith(paper) and path.stem.endswith("mnist"))
+    code, out, err = run("partition", "--config", base, "--config", overlay)
+    assert code == 0, err
+    assert yaml.safe_load(overlay.read_text())["data"]["partition"]["class_path"] in out
+
+
+@pytest.mark.parametrize("config", ALL, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_a_config_says_where_it_comes_from(config):
+    assert config.read_text().startswith("# ")
