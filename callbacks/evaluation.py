@@ -1,5 +1,7 @@
 """How well the model serves each client."""
 
+from typing import Literal
+
 import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
@@ -16,19 +18,24 @@ from fl_lightning.trainers import ResidentStrategy, quick_starts, short_lived_tr
 
 
 class ClientEvaluation(RoundCallback):
-    """Evaluates every client's own model on the validation data: the served one with the client's entries in it.
+    """Evaluates every client's own model: the served one with the client's entries in it.
 
-    Logs ``clients/<metric>_mean``, ``_std`` and ``_worst`` (the mean of the worst tenth) over the clients. For
-    algorithms that keep layers or statistics with the clients, such as FedBN and FedDNA.
+    Logs ``clients/<metric>_mean``, ``_std`` and ``_worst`` (the mean of the worst tenth) over the clients.
 
     Args:
         every_n_rounds: it takes a validation a client, so one may want it less often.
+        samples: ``validation`` evaluates on the validation data; clients differ then only by what an algorithm keeps
+            with them, such as FedBN and FedDNA. ``own`` evaluates on the samples that the client trains on: whom the
+            global model serves badly.
     """
 
-    def __init__(self, every_n_rounds: int = 1) -> None:
+    def __init__(self, every_n_rounds: int = 1, samples: Literal["validation", "own"] = "validation") -> None:
         if every_n_rounds < 1:
             raise MisconfigurationException(f"every_n_rounds={every_n_rounds}: set it to 1 or more")
+        if samples not in ("validation", "own"):
+            raise MisconfigurationException(f"samples={samples!r}: set it to validation or own")
         self.every_n_rounds = every_n_rounds
+        self.samples = samples
 
     def on_round_end(self, trainer: Trainer, pl_module: FederatedModule, aggregate: Aggregate) -> None:
         """Called when the global model has moved; the ranks share the clients."""
@@ -47,7 +54,11 @@ class ClientEvaluation(RoundCallback):
         personal = detached_copy(module)
         personal.load_state_dict({**module.state_dict(), **pl_module.server.aggregator.personal_state(client)})
         trainer = short_lived_trainer(ResidentStrategy(pl_module.device))
-        (metrics, *_) = trainer.validate(personal, datamodule=with_loader(data.source, None), verbose=False)
+        source = with_loader(data.source, None)
+        if self.samples == "own":
+            loader = data.client_loader(client, pl_module.current_epoch, pl_module.server.client.batch_size)
+            source.val_dataloader = lambda: loader  # type: ignore[method-assign]
+        (metrics, *_) = trainer.validate(personal, datamodule=source, verbose=False)
         return {name: float(value) for name, value in metrics.items()}
 
 

@@ -7,6 +7,8 @@ from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fl_lightning.callbacks.checkpoint import LastRound
+from fl_lightning.callbacks.hyperparameters import HyperParameters
+from fl_lightning.callbacks.layout import TensorBoardLayout
 from fl_lightning.callbacks.partition import PartitionPicture
 from fl_lightning.callbacks.progress import RoundProgressBar
 
@@ -38,7 +40,7 @@ def check_flags(trainer: Trainer) -> None:
 def add_round_callbacks(trainer: Trainer) -> None:
     """Puts Lightning's default progress bar and checkpoint into terms of rounds; what the user chose stays.
 
-    Where there is TensorBoard, it gets a picture of the partition.
+    TensorBoard gets a picture of the partition, an arrangement of its charts and the run's hyper-parameters.
     """
     callbacks: list[Callback] = []
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
@@ -50,9 +52,9 @@ def add_round_callbacks(trainer: Trainer) -> None:
     wants_checkpoints = any(isinstance(callback, Checkpoint) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     if wants_checkpoints and not any(isinstance(callback, LastRound) for callback in callbacks):
         callbacks.append(LastRound())
-    watched = any(isinstance(logger, TensorBoardLogger) for logger in trainer.loggers)
-    if watched and not any(isinstance(callback, PartitionPicture) for callback in callbacks):
-        callbacks.append(PartitionPicture())
+    if any(isinstance(logger, TensorBoardLogger) for logger in trainer.loggers):
+        there = {type(callback) for callback in callbacks}
+        callbacks += [kind() for kind in (PartitionPicture, TensorBoardLayout, HyperParameters) if kind not in there]
     trainer.callbacks = callbacks  # type: ignore[attr-defined]
 
 

@@ -162,6 +162,10 @@ class FederatedServer(Callback):
 
         self.log_round(pl_module, {**tally.totals(self._bytes), **aggregate.metrics}, round.number)
 
+    def next_start(self, pl_module: FederatedModule) -> StateDict:
+        """Where the clients of the next round start; with two models, that is not the served one."""
+        return pl_module.state_dict() if self._clients_state is None else self._clients_state
+
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called at the end."""
         self.client.release()

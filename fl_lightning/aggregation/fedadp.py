@@ -4,7 +4,6 @@ Wu, Wang. Fast-Convergent Federated Learning With Adaptive Weighting. IEEE Trans
 Networking, 2021.
 """
 
-import math
 from collections.abc import Iterator
 from statistics import fmean
 
@@ -13,6 +12,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from fl_lightning.aggregation.base import Aggregate, GatheredAggregator
+from fl_lightning.metrics.functional import adaptive_weights, angle_between, gradient_divergence
 from fl_lightning.state import FlatState
 
 
@@ -49,7 +49,7 @@ class FedAdp(GatheredAggregator):
 
         angles = [angle_between(average, update) for update in self._updates()]  # eq. 7
         smoothed = [self._smooth(client, angle) for client, angle in zip(clients, angles, strict=True)]  # eq. 8
-        psi = torch.softmax(gompertz(p.new_tensor(smoothed), self.alpha) + p.log(), dim=0)  # eq. 9-10
+        psi = adaptive_weights(p.new_tensor(smoothed), p, self.alpha)  # eq. 9-10
 
         self.angles = dict(zip(clients, angles, strict=True))
         self.smoothed_angles = dict(zip(clients, smoothed, strict=True))
@@ -58,9 +58,10 @@ class FedAdp(GatheredAggregator):
         plain = self.mean(p)
         # Σ ψ_k = 1, so w + Σ ψ_k Δ_k is Σ ψ_k w_k (line 13).
         state = FlatState(self.mean(psi).parameters, plain.statistics, plain.counters)
+        distances = [float((average - update).norm()) for update in self._updates()]
+        divergence = gradient_divergence(distances, [item.update.learning_rate for item in self.received])
         return Aggregate(
-            self.result(state),
-            metrics={"fedadp/angle_mean": fmean(angles), "fedadp/divergence": self._divergence(average)},
+            self.result(state), metrics={"fedadp/angle_mean": fmean(angles), "fedadp/divergence": divergence}
         )
 
     def _updates(self) -> Iterator[Tensor]:
@@ -77,22 +78,3 @@ class FedAdp(GatheredAggregator):
         angle_sum, rounds = kept["angle_sum"] + angle, kept["rounds"] + 1
         self.store.put(client, {"angle_sum": angle_sum, "rounds": rounds})
         return float(angle_sum / rounds)
-
-    def _divergence(self, average: Tensor) -> float:
-        """(1/m) Σ ‖g - g_k‖ (section V-C), with g_k = -Δ_k/η and the clients' mean η, or 1 if nobody reports one."""
-        rates = [item.update.learning_rate for item in self.received if item.update.learning_rate]
-        eta = fmean(rates) if rates else 1.0
-        return fmean(float((average - update).norm()) for update in self._updates()) / eta
-
-
-def angle_between(first: Tensor, second: Tensor) -> float:
-    """In radians; π/2 where a vector is zero, for it points neither along nor against the other."""
-    lengths = math.sqrt(float(first.dot(first)) * float(second.dot(second)))
-    if lengths == 0:
-        return math.pi / 2
-    return math.acos(max(-1.0, min(1.0, float(first.dot(second)) / lengths)))
-
-
-def gompertz(angle: Tensor, alpha: float) -> Tensor:
-    """f(θ) of eq. 9: falls from α, where a client agrees with the average, to nearly 0, where it does not."""
-    return alpha * (1 - torch.exp(-torch.exp(-alpha * (angle - 1))))

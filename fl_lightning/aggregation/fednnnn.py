@@ -10,6 +10,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
+from fl_lightning.metrics.functional import layer_norms
 from fl_lightning.state import FlatState
 from fl_lightning.update import ClientUpdate
 
@@ -89,15 +90,11 @@ class FedNNNN(_TwoModels):
         """‖vector‖ as one entry, or an entry a layer."""
         if self.granularity == "model":
             return vector.norm().reshape(1)
-        squares = vector.new_zeros(len(self.layout.layers))
-        return squares.index_add(0, self._layer_of(vector), vector.square()).sqrt()
+        return layer_norms(vector, self.layout)
 
     def _spread(self, values: Tensor) -> Tensor:
         """Each parameter's value: that of the model, or of its layer."""
-        return values if self.granularity == "model" else values[self._layer_of(self.start.parameters)]
-
-    def _layer_of(self, vector: Tensor) -> Tensor:
-        return self.layout.layer_index.to(vector.device)
+        return values if self.granularity == "model" else values[self.layout.layer_index.to(values.device)]
 
 
 class NormNorm(FedNNNN):

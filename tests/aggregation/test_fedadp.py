@@ -12,8 +12,9 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from fl_lightning import ClientUpdate
-from fl_lightning.aggregation.fedadp import FedAdp, angle_between, gompertz
+from fl_lightning.aggregation.fedadp import FedAdp
 from fl_lightning.callbacks import FederatedServer
+from fl_lightning.metrics.functional import angle_between, gompertz
 from fl_lightning.store import ClientStore
 from tests.toys import ConvNet, federate, identical, random_state, random_updates
 

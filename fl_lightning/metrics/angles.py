@@ -1,0 +1,87 @@
+"""The angles between the clients' updates and their average.
+
+Wu, Wang. Fast-Convergent Federated Learning With Adaptive Weighting. IEEE Transactions on Cognitive Communications and
+Networking, 2021.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from fl_lightning.metrics.comparison import AverageComparison
+from fl_lightning.metrics.functional import adaptive_weights, angle_between
+from fl_lightning.metrics.tags import MAX_CURVES, check_max_curves, client_scalars
+
+
+class UpdateAngles(AverageComparison):
+    """Each client's angle θ_k to the average, its mean so far, and the weight that FedAdp would give the client.
+
+    Keeps the updates of a round together, in float32; in a distributed run, each rank those of its own clients.
+
+    Args:
+        model: has the names and shapes of every state to come. It is not kept.
+        num_clients: K, of all clients.
+        alpha: of FedAdp: how much more a small angle weighs than a large one.
+        max_curves: with more clients than that, quantiles and the three worst instead of a number a client.
+    """
+
+    angle_sum: Tensor
+    rounds: Tensor
+
+    def __init__(
+        self, model: nn.Module, num_clients: int, alpha: float = 5.0, max_curves: int = MAX_CURVES, **kwargs: Any
+    ) -> None:
+        super().__init__(model, **kwargs)
+        self.alpha = alpha
+        self.each = num_clients <= check_max_curves(max_curves)
+        # Every rank knows the same of the rounds before.
+        self.add_state("angle_sum", self.weight.new_zeros(num_clients), dist_reduce_fx="max", persistent=True)
+        self.add_state("rounds", self.weight.new_zeros(num_clients), dist_reduce_fx="max", persistent=True)
+        self._angles: dict[int, float] = {}
+
+    def update(
+        self, client: int, start: Mapping[str, Tensor], state: Mapping[str, Tensor], weight: float = 1.0
+    ) -> None:
+        """Adds a client.
+
+        Args:
+            client: its number.
+            start: the state that it started from.
+            state: the state that it came to.
+            weight: before normalisation: its number of samples, or 1.
+        """
+        self._add(start, state, weight, float(client))
+
+    def compare(self, average: Tensor, update: Tensor) -> float:
+        """θ_k (eq. 7). The updates are -η times the gradients; -η cancels in the angle."""
+        return angle_between(average, update)
+
+    def compute(self) -> dict[str, Tensor]:
+        """``angles/...``, ``angles_smoothed/...`` and ``angle_weights/...``, in radians."""
+        rows = self._rows(width=3)
+        rows = rows[rows[:, 2].argsort()]
+        angles, weights, clients = rows[:, 0], rows[:, 1], rows[:, 2].long()
+        angle_sum, rounds = self.angle_sum.cpu()[clients], self.rounds.cpu()[clients]
+        smoothed = (angle_sum + angles) / (rounds + 1)  # eq. 8, with t counting the rounds of this client
+        psi = adaptive_weights(smoothed, weights, self.alpha)  # eq. 9-10
+        self._angles = _by_client(clients, angles)
+        return (
+            client_scalars("angles/", self._angles, self.each)
+            | client_scalars("angles_smoothed/", _by_client(clients, smoothed), self.each)
+            | client_scalars("angle_weights/", _by_client(clients, psi), self.each, worst="smallest")
+        )
+
+    def next_round(self) -> None:
+        """Begins a new round; the angles so far are remembered."""
+        self.compute()
+        angle_sum, rounds = self.angle_sum.clone(), self.rounds.clone()
+        for client, angle in self._angles.items():
+            angle_sum[client] += angle
+            rounds[client] += 1
+        self.reset()
+        self.angle_sum, self.rounds = angle_sum, rounds
+
+
+def _by_client(clients: Tensor, values: Tensor) -> dict[int, float]:
+    return dict(zip(clients.tolist(), values.tolist(), strict=True))

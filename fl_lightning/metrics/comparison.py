@@ -1,0 +1,71 @@
+"""What metrics share that compare each client's update with the average of all."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric
+from torchmetrics.utilities.distributed import gather_all_tensors
+
+from fl_lightning.metrics.functional import update_vector
+from fl_lightning.state import StateLayout, exact_dtype
+
+
+class AverageComparison(Metric, ABC):
+    """Keeps the round's updates, in float32, until their average is known.
+
+    They stay on their rank: what the ranks exchange is the sum of the updates, and a few numbers a client.
+
+    Args:
+        model: has the names and shapes of every state to come. It is not kept.
+    """
+
+    full_state_update = False
+    weight: Tensor
+    update_sum: Tensor
+    updates: list[Tensor]
+    reports: list[Tensor]
+
+    def __init__(self, model: nn.Module, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.layout = StateLayout(model)
+        start = self.layout.flatten(model.state_dict()).parameters
+        dtype = exact_dtype(start.device)
+        self.add_state("weight", torch.zeros((), dtype=dtype, device=start.device), dist_reduce_fx="sum")
+        self.add_state("update_sum", torch.zeros_like(start, dtype=dtype), dist_reduce_fx="sum")
+        self.add_state("updates", [])
+        self.add_state("reports", [])
+
+    @abstractmethod
+    def compare(self, average: Tensor, update: Tensor) -> float:
+        """The number of interest of one client; ``update`` is scratch space that may be overwritten."""
+
+    def _add(self, start: Mapping[str, Tensor], state: Mapping[str, Tensor], weight: float, *report: float) -> None:
+        update = update_vector(self.layout, start, state)
+        self.weight += weight
+        self.update_sum.add_(update, alpha=weight)
+        self.updates.append(update.float())
+        self.reports.append(torch.tensor([weight, *report], dtype=self.weight.dtype))
+
+    def _rows(self, width: int) -> Tensor:
+        """A row a client, of all ranks: the compared number, then the weight and what else was reported of it."""
+        average = self.update_sum / self.weight
+        exact = torch.empty_like(average)  # one for all: where memory is slow, a fresh one costs more than the sums
+        mine = [
+            torch.tensor([self.compare(average, exact.copy_(update)), *report.tolist()], dtype=average.dtype)
+            for update, report in zip(self.updates, self.reports, strict=True)
+        ]
+        rows = torch.stack(mine) if mine else torch.zeros(0, width, dtype=average.dtype)
+        if self._is_synced:
+            gather = self.dist_sync_fn or gather_all_tensors
+            rows = torch.cat(gather(rows.to(average.device), group=self.process_group)).cpu()
+        return rows
+
+    def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
+        """Called by :meth:`compute` in a distributed run: sums over the ranks, but leaves the updates on theirs."""
+        updates, reports = self.updates, self.reports
+        self.updates, self.reports = [], []
+        super()._sync_dist(*args, **kwargs)
+        self.updates, self.reports = updates, reports

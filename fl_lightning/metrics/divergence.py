@@ -1,0 +1,144 @@
+"""How far the clients are apart, and how far the global model is from one that saw all data.
+
+Wu, Wang. Fast-Convergent Federated Learning With Adaptive Weighting (section V-C).
+Duan, Li, Lu. FedDNA: Federated Learning with Decoupled Normalization-Layer Aggregation for Non-IID Data (figures 1, 5).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+from fl_lightning.metrics.comparison import AverageComparison
+from fl_lightning.metrics.functional import gaussian_kl, gradient_divergence
+from fl_lightning.state import StateLayout, exact_dtype
+
+#: added to variances, as BatchNorm does before it divides by them
+EPSILON = 1e-5
+_MEAN, _VARIANCE = "running_mean", "running_var"
+
+
+class GradientDivergence(AverageComparison):
+    """(1/m) Σ ‖g - g_k‖ over the clients of a round, with g_k = -Δ_k/η and g their weighted average.
+
+    Keeps the updates of a round together, in float32; in a distributed run, each rank those of its own clients.
+
+    Args:
+        model: has the names and shapes of every state to come. It is not kept.
+    """
+
+    def update(
+        self,
+        start: Mapping[str, Tensor],
+        state: Mapping[str, Tensor],
+        weight: float = 1.0,
+        learning_rate: float | None = None,
+    ) -> None:
+        """Adds a client.
+
+        Args:
+            start: the state that it started from.
+            state: the state that it came to.
+            weight: before normalisation: its number of samples, or 1.
+            learning_rate: η; the clients' mean is used, 1 if none is known.
+        """
+        self._add(start, state, weight, learning_rate or 0.0)
+
+    def compare(self, average: Tensor, update: Tensor) -> float:
+        """η ‖g - g_k‖."""
+        return float(update.sub_(average).norm())
+
+    def compute(self) -> dict[str, Tensor]:
+        """``divergence/gradient``."""
+        distances, _, rates = self._rows(width=3).T
+        return {"divergence/gradient": torch.tensor(gradient_divergence(distances.tolist(), rates.tolist()))}
+
+    def next_round(self) -> None:
+        """Begins a new round."""
+        self.reset()
+
+
+class StatisticsDivergence(Metric):
+    """KL of a model from a reference, such as a centrally trained one: of its BatchNorm statistics, of its parameters.
+
+    Statistics are Gaussians (running mean, running variance), one a channel. The parameters of a layer are taken as
+    draws from one Gaussian, weight and bias together. The divergences are summed over channels or layers. A model
+    without running statistics has no ``divergence/statistics``.
+
+    Args:
+        model: has the names and shapes of every state to come. It is not kept.
+        reference: a state of the same model, or the path of a checkpoint that holds one.
+    """
+
+    full_state_update = False
+    kl: Tensor
+
+    def __init__(self, model: nn.Module, reference: Mapping[str, Tensor] | str | Path, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.layout = StateLayout(model)
+        state = reference if isinstance(reference, Mapping) else _read(reference)
+        self._reference = [(mean.cpu(), var.cpu()) for mean, var in self._gaussians(_checked(state, self.layout))]
+        # Every rank has the same model, and so the same numbers.
+        self.add_state("kl", torch.zeros(2, dtype=torch.float64), dist_reduce_fx="max")
+
+    def update(self, state: Mapping[str, Tensor]) -> None:
+        """Compares a state with the reference; the last one counts."""
+        pairs = zip(self._gaussians(state), self._reference, strict=True)
+        kls = [gaussian_kl(mean.cpu(), var.cpu(), *reference).sum() for (mean, var), reference in pairs]
+        self.kl = torch.stack(kls).to(self.kl)
+
+    def compute(self) -> dict[str, Tensor]:
+        """``divergence/statistics``, if the model has some, and ``divergence/parameters``."""
+        statistics, parameters = self.kl.cpu()
+        values = {"divergence/statistics": statistics} if self._norms else {}
+        return values | {"divergence/parameters": parameters}
+
+    @property
+    def _norms(self) -> list[str]:
+        """The normalisation layers that keep statistics."""
+        names = [name.removesuffix(_MEAN) for name in self.layout.statistics if name.endswith(_MEAN)]
+        return [name for name in names if name + _VARIANCE in self.layout.statistics]
+
+    def _gaussians(self, state: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Means and variances: of the channels' statistics, and of the layers' parameters."""
+        statistics = [_together(state, [norm + entry for norm in self._norms]) for entry in (_MEAN, _VARIANCE)]
+        layers = [_together(state, names) for names in self.layout.layers.values()]
+        means = torch.stack([layer.mean() for layer in layers])
+        variances = torch.stack([layer.var(correction=0) for layer in layers])
+        return [(statistics[0], statistics[1] + EPSILON), (means, variances + EPSILON)]
+
+
+def _together(state: Mapping[str, Tensor], names: list[str]) -> Tensor:
+    if not names:
+        return torch.zeros(0, dtype=torch.float64)
+    values = [state[name].detach().flatten() for name in names]
+    return torch.cat([value.to(exact_dtype(value.device)) for value in values])
+
+
+def _read(path: str | Path) -> Mapping[str, Tensor]:
+    if not Path(path).is_file():
+        raise MisconfigurationException(f"reference={path}: there is no such file, give the path of a checkpoint")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise MisconfigurationException(f"reference={path} is no checkpoint, or was cut off: use another") from error
+    state = content.get("state_dict", content) if isinstance(content, Mapping) else None
+    if not isinstance(state, Mapping):
+        raise MisconfigurationException(f"reference={path} holds no state of a model: give the path of a checkpoint")
+    return state
+
+
+def _checked(state: Mapping[str, Tensor], layout: StateLayout) -> Mapping[str, Tensor]:
+    for name in [*layout.parameters, *layout.statistics]:
+        shape = tuple(state[name].shape) if name in state else None
+        if shape != tuple(layout.shapes[name]):
+            there = "missing" if shape is None else f"of shape {shape}"
+            raise MisconfigurationException(
+                f"the reference is another model: {name} is {there} there and of shape {tuple(layout.shapes[name])}"
+                " here: use a checkpoint of this model"
+            )
+    return state

@@ -1,0 +1,66 @@
+"""The formulas behind the metrics, over flat vectors; the aggregators use the same."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from fl_lightning.state import StateLayout
+
+
+def update_vector(layout: StateLayout, start: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Tensor:
+    """Δ = w_k - w_t over the trainable parameters, in float32 or better: of 16-bit weights the difference is exact."""
+    names = layout.parameters
+    dtype = reduce(torch.promote_types, {state[name].dtype for name in names}, torch.float32)
+    size = sum(layout.shapes[name].numel() for name in names)
+    vector = torch.empty(size, dtype=dtype, device=state[names[0]].device)
+    for name, piece in layout.split(names, vector).items():
+        torch.sub(state[name].detach().to(dtype), start[name].detach().to(dtype), out=piece)
+    return vector
+
+
+def layer_norms(vector: Tensor, layout: StateLayout) -> Tensor:
+    """The norm of each layer's part of a parameter vector, weight and bias together, in the order of the layers."""
+    pieces = vector.split([layout.shapes[name].numel() for name in layout.parameters])
+    dtype = torch.promote_types(vector.dtype, torch.float64) if vector.device.type != "mps" else vector.dtype
+    squares = torch.stack([torch.linalg.vector_norm(piece, dtype=dtype) for piece in pieces]).square()
+    number = {name: index for index, names in enumerate(layout.layers.values()) for name in names}
+    index = torch.tensor([number[name] for name in layout.parameters], device=vector.device)
+    return squares.new_zeros(len(layout.layers)).index_add(0, index, squares).sqrt()
+
+
+def angle_between(first: Tensor, second: Tensor) -> float:
+    """In radians; π/2 where a vector is zero, for it points neither along nor against the other."""
+    lengths = math.sqrt(float(first.dot(first)) * float(second.dot(second)))
+    if lengths == 0:
+        return math.pi / 2
+    return math.acos(max(-1.0, min(1.0, float(first.dot(second)) / lengths)))
+
+
+def gompertz(angle: Tensor, alpha: float) -> Tensor:
+    """f(θ) of FedAdp's eq. 9: falls from α, where a client agrees with the average, to nearly 0, where it does not."""
+    return alpha * (1 - torch.exp(-torch.exp(-alpha * (angle - 1))))
+
+
+def adaptive_weights(angles: Tensor, weights: Tensor, alpha: float) -> Tensor:
+    """ψ_k of FedAdp's eq. 10, which sum to 1: clients' smoothed angles and their plain weights in one."""
+    return torch.softmax(gompertz(angles, alpha) + weights.log(), dim=0)
+
+
+def gradient_divergence(distances: Sequence[float], learning_rates: Sequence[float | None]) -> float:
+    """(1/m) Σ ‖g - g_k‖ (FedAdp, section V-C), where g_k = -Δ_k/η with the clients' mean η, or 1 if nobody reports one.
+
+    Args:
+        distances: ‖Δ - Δ_k‖ of each client's update from their average.
+        learning_rates: what the clients report.
+    """
+    reported = [rate for rate in learning_rates if rate]
+    return fmean(distances) / (fmean(reported) if reported else 1.0)
+
+
+def gaussian_kl(mean: Tensor, var: Tensor, other_mean: Tensor, other_var: Tensor) -> Tensor:
+    """KL of the Gaussian (mean, var) from the other one, entry by entry."""
+    return 0.5 * (torch.log(other_var / var) + (var + (mean - other_mean).square()) / other_var - 1)

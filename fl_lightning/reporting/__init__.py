@@ -1,0 +1,1 @@
+"""Comparisons and reports: suites, the runs on disk, the table, the figures, the page."""
