@@ -19,12 +19,13 @@ SHORT = [
 ]
 #: what the tiny files, or a machine without a network, cannot have
 INSTEAD = {
-    "feddna_cifar10": ["--data.partition.shards_per_class", "4"],
+    "feddna_cifar10": ["--data.partition.shards_per_class", "4", "--client.batch_size", "4"],
     "fedns_cifar10": ["--data.partition.low", "1", "--data.partition.high", "3"],
     "fedns_tiny_imagenet": ["--data.partition.low", "1", "--data.partition.high", "3"],
     "n_fedavg_cifar10": [
         "--model.net",
         '{"class_path": "TorchvisionNet", "init_args": {"name": "resnet50", "weights": null}}',
+        *("--client.batch_size", "4"),
     ],
 }
 
