@@ -1,5 +1,6 @@
 """What the callbacks share that watch a federation by metrics."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from pytorch_lightning import LightningModule, Trainer
@@ -15,7 +16,7 @@ from fl_lightning.rounds import Round
 Charts = dict[str, list[str]]
 
 
-class Diagnostics(RoundCallback):
+class Diagnostics(RoundCallback, ABC):
     """Logs a metric every round. What the metric remembers from round to round is in the checkpoint.
 
     A subclass makes its metric in :meth:`make_metric`, updates it in the hooks of a round and calls :meth:`write`. The
@@ -26,9 +27,9 @@ class Diagnostics(RoundCallback):
     _memory: dict[str, Tensor] | None = None
     _round: Round
 
+    @abstractmethod
     def make_metric(self, trainer: Trainer, module: LightningModule) -> Metric | None:
         """Called before the first round, with the user's module on its device."""
-        raise NotImplementedError
 
     def charts(self, pl_module: LightningModule) -> dict[str, Charts]:
         """How TensorBoard shows what is logged: charts by category."""

@@ -11,32 +11,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.data import TensorDataset
 
 from fl_lightning import FederatedDataModule
-from fl_lightning.cli import main
 from fl_lightning.data import IID, ByList, FreshDraw, RandomClients
 from fl_lightning.data.ownership import Ownership
 from fl_lightning.partition_picture import partition_figure, partition_image
 from fl_lightning.partition_table import partition_table
-from tests.runs import write_config
 from tests.toys import Blobs, Net, federate
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Runs the command in an empty folder; gives its exit code and what it printed."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["fl-lightning"])
-    write_config(tmp_path / "run.yaml", trainer={"max_epochs": 1})
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        try:
-            main([str(argument) for argument in arguments])
-            code = 0
-        except SystemExit as exit:
-            code = exit.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 class Unaffordable(Net):

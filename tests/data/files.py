@@ -1,4 +1,4 @@
-"""Tiny files in the formats of the real data sets."""
+"""Tiny files in the formats of the real data sets, and sources that read them."""
 
 import gzip
 import hashlib
@@ -7,8 +7,10 @@ import struct
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torchvision
 from PIL import Image
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 
 def bytes_of(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
@@ -96,3 +98,17 @@ def write_tweets(root: Path, rows: list[tuple[int, str, str]]) -> Path:
     ]
     path.write_text("".join(lines), encoding="latin-1")
     return path
+
+
+def set_up(source):
+    source.prepare_data()
+    source.setup("fit")
+    return source
+
+
+def message_of(source) -> str:
+    with pytest.raises(MisconfigurationException) as caught:
+        set_up(source)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message

@@ -8,21 +8,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fl_lightning.data import ImageFolder, TinyImageNet, folders
 from fl_lightning.data.decoding import decode
-from tests.data.files import bytes_of, write_folders, write_image, write_tiny_imagenet
-
-
-def set_up(source):
-    source.prepare_data()
-    source.setup("fit")
-    return source
-
-
-def message_of(source) -> str:
-    with pytest.raises(MisconfigurationException) as caught:
-        set_up(source)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+from tests.data.files import bytes_of, message_of, set_up, write_folders, write_image, write_tiny_imagenet
 
 
 @pytest.fixture

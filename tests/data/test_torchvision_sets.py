@@ -10,21 +10,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fl_lightning.data import CIFAR10, MNIST, FashionMNIST
 from fl_lightning.data.idx import read_idx
-from tests.data.files import bytes_of, write_cifar10, write_idx, write_mnist
-
-
-def set_up(source):
-    source.prepare_data()
-    source.setup("fit")
-    return source
-
-
-def message_of(source) -> str:
-    with pytest.raises(MisconfigurationException) as caught:
-        set_up(source)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+from tests.data.files import bytes_of, message_of, set_up, write_cifar10, write_idx, write_mnist
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
