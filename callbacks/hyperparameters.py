@@ -8,6 +8,7 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.loggers import TensorBoardLogger
 
 from fl_lightning.module import FederatedModule
+from fl_lightning.tags import evaluated
 
 Scalar = int | float | str
 
@@ -33,8 +34,9 @@ class HyperParameters(Callback):
         if self._written or not trainer.is_global_zero:
             return
         self._written = True
-        metrics = [name for name in trainer.callback_metrics if name.startswith(("val", "train"))]
-        metrics.sort(key=lambda name: (not name.startswith("val"), "loss" in name, name))  # the first few are shown
+        metrics = evaluated(trainer.callback_metrics)
+        metrics.sort(key=lambda name: ("loss" in name, name))  # the first few are shown
+        metrics += [name for name in trainer.callback_metrics if name.startswith("train")]
         for logger in _loggers(trainer):
             self._write(logger, run_parameters(trainer, pl_module), metrics, end=False)
 

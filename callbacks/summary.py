@@ -9,6 +9,7 @@ from fl_lightning.callbacks.checkpoint import LastRound
 from fl_lightning.callbacks.server import FederatedServer
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.module import FederatedModule
+from fl_lightning.tags import evaluated
 
 
 class RunSummary(Callback):
@@ -34,7 +35,7 @@ class RunSummary(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called at the end."""
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val")}
+        metrics = {name: float(trainer.callback_metrics[name]) for name in evaluated(trainer.callback_metrics)}
         early = trainer.max_epochs is not None and 0 < trainer.current_epoch < trainer.max_epochs
         lines = [f"After round {trainer.current_epoch}" + (f" of {trainer.max_epochs}, stopped early" if early else "")]
         lines += [f"  {name:<22} {metrics[name]:.4f}" for name in sorted(metrics)]

@@ -20,6 +20,7 @@ from fl_lightning.reporting.page import write_page
 from fl_lightning.reporting.runs import CONFIG, RECORD, Run, read_run, settings_of
 from fl_lightning.reporting.suite import Cell, Suite, load_suite
 from fl_lightning.reporting.table import Line, as_csv, as_json, as_markdown, summarise
+from fl_lightning.tags import evaluated
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -28,7 +29,7 @@ def main(args: Sequence[str] | None = None) -> None:
     if options.jobs < 1:
         raise MisconfigurationException(f"jobs={options.jobs}: set --jobs to 1 or more")
     suite = load_suite(options.suite, options.seeds)
-    output = options.output or Path("runs", suite.name)
+    output = options.output or Path("runs", "suites", suite.name)  # not among the runs of fit
     tasks = plan(suite, output, further)
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -80,7 +81,8 @@ def conclude(suite: Suite, tasks: Sequence[Task], output: Path) -> str:
         )
         if runs:
             curves.append(Curve(cell.row, cell.column, tuple(runs)))
-    notes += _absent(suite, lines)
+    logged = dict.fromkeys(tag for curve in curves for run in curve.runs for tag in run.scalars)
+    notes += _absent(suite, lines, evaluated(logged))
     markdown = as_markdown(lines)
     files = {
         "table.md": f"# {suite.title}\n\n{markdown}",
@@ -98,9 +100,10 @@ def conclude(suite: Suite, tasks: Sequence[Task], output: Path) -> str:
     return "\n".join(said)
 
 
-def _absent(suite: Suite, lines: Sequence[Line]) -> list[str]:
+def _absent(suite: Suite, lines: Sequence[Line], logged: Sequence[str]) -> list[str]:
     return [
-        f"{line.row}{', ' if line.column else ''}{line.column} did not log {metric}: set metric to a name that it logs"
+        f"{line.row}{', ' if line.column else ''}{line.column} did not log {metric}: set metric to one of"
+        f" {', '.join(logged)}"
         for line in lines
         for metric in suite.metrics
         if line.finished and metric not in line.scores
@@ -230,14 +233,14 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Every other option goes to each run, as to fl-lightning fit: --data.source.root ~/data.",
     )
     parser.add_argument(
-        "suite", type=Path, metavar="SUITE.yaml", help="rows, columns, seeds, metric, targets, published"
+        "suite", type=Path, metavar="SUITE.yaml", help="title, base, columns, rows, seeds, metric, targets, published"
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="how many, instead of what the suite says")
     parser.add_argument(
         "--jobs", type=int, metavar="N", default=1, help="how many runs at once; they share the cores (default: 1)"
     )
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="the folder for all of it (default: runs/<name of the suite>)"
+        "--output", type=Path, metavar="DIR", help="the folder for all of it (default: runs/suites/<name of the suite>)"
     )
     return parser
 

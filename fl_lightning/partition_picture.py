@@ -13,6 +13,8 @@ from fl_lightning.data.ownership import Ownership
 
 #: up to these numbers every client and class has a bubble of its own
 _MOST_BUBBLES = {"clients": 50, "classes": 25}
+#: in points: the legend beside the picture has room for it
+_WIDEST_BUBBLE = 36
 #: clients beyond this are averaged, several a column
 _MOST_COLUMNS = 1000
 #: of Okabe and Ito's palette, which the colour-blind can tell apart
@@ -95,12 +97,20 @@ def _draw_bubbles(figure: Figure, axes: Axes, ownership: Ownership) -> None:
     axes.grid(color="0.92")
     box = axes.get_position()
     cell = min(box.width * figure.get_figwidth() / len(counts), box.height * figure.get_figheight() / counts.shape[1])
-    area = (0.95 * 72 * cell) ** 2 / counts.max()  # the largest bubble fills its cell
+    width = min(0.95 * 72 * cell, _WIDEST_BUBBLE)  # in points; the largest bubble fills its cell
+    area = width**2 / counts.max()
     clients, classes = np.nonzero(counts)
     axes.scatter(clients, classes, s=area * counts[clients, classes], color=_ORANGE, linewidths=0)
     for count in sorted({int(counts.max()), max(int(counts.max()) // 4, 1), max(int(counts.max()) // 16, 1)}):
         axes.scatter([], [], s=area * count, color=_ORANGE, linewidths=0, label=f"{count:,}")
-    axes.legend(title="samples", loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, labelspacing=1.2)
+    axes.legend(
+        title="samples",
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.0),
+        frameon=False,
+        labelspacing=max(1.2, 0.6 * width / 10),  # in units of the font's 10 points
+        handletextpad=max(0.8, 0.5 * width / 10),
+    )
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -112,6 +122,7 @@ def _draw_map(figure: Figure, axes: Axes, ownership: Ownership) -> None:
     left = -0.5
     if len(counts) > _MOST_BUBBLES["clients"]:
         main = np.argsort(-shares, axis=1, kind="stable")[:, :2]
+        main[np.take_along_axis(shares, main, axis=1) == 0] = -1  # of a class of which it has nothing
         shares = shares[np.lexsort(main.T[::-1])]
         left = 0.0
     image = np.ma.masked_equal(_columns(shares).T, 0.0)

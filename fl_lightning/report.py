@@ -10,6 +10,7 @@ from fl_lightning.reporting.curves import Curve, group
 from fl_lightning.reporting.page import write_page
 from fl_lightning.reporting.runs import find_runs
 from fl_lightning.reporting.table import summarise
+from fl_lightning.tags import evaluated
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -19,29 +20,33 @@ def main(args: Sequence[str] | None = None) -> None:
         raise MisconfigurationException(
             f"output={options.output} is a folder: give a file, {options.output}/report.html"
         )
+    if not options.output.resolve().parent.is_dir():
+        raise MisconfigurationException(
+            f"output={options.output}: there is no folder {options.output.parent}, make it first"
+        )
     runs, notes = find_runs(options.runs)
     curves = group(runs)
     metric = options.metric or _metric(curves)
     if not any(metric in run.scalars for run in runs):
-        logged = ", ".join(
-            sorted({tag for run in runs for tag in run.scalars if "/" not in tag or tag.startswith("val")})
-        )
+        logged = ", ".join(sorted({tag for run in runs for tag in evaluated(run.scalars)}))
         raise MisconfigurationException(f"metric={metric}, but no run logged it: set --metric to one of {logged}")
     lines = [summarise(curve.name, curve.setting, curve.runs, len(curve.runs), [metric], []) for curve in curves]
     title = options.runs[0].resolve().name if len(options.runs) == 1 else f"{len(curves)} experiments"
     write_page(options.output, title, curves, lines, [metric], [], notes)
     for note in notes:
         print(f"Note: {note}")
-    print(f"{len(runs)} runs, {len(curves)} curves: {options.output}", flush=True)
+    print(f"{_counted(len(runs), 'run')}, {_counted(len(curves), 'curve')}: {options.output}", flush=True)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _metric(curves: Sequence[Curve]) -> str:
     """The validation accuracy by whatever name, or else what is validated first."""
-    tags = list(dict.fromkeys(tag for curve in curves for run in curve.runs for tag in run.scalars))
-    ranked = [tag for tag in tags if tag.startswith("val") and "acc" in tag] + [
-        tag for tag in tags if tag.startswith("val")
-    ]
-    return "val/accuracy" if "val/accuracy" in tags else (ranked or ["train/loss"])[0]
+    tags = evaluated(dict.fromkeys(tag for curve in curves for run in curve.runs for tag in run.scalars))
+    accuracies = [tag for tag in tags if "acc" in tag]
+    return "val/accuracy" if "val/accuracy" in tags else (accuracies + tags + ["train/loss"])[0]
 
 
 def _parser() -> argparse.ArgumentParser:

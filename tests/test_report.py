@@ -78,3 +78,9 @@ def test_a_mistake_gets_one_line(report, tmp_path, arguments, message):
     assert code == 2
     assert err == f"error: {message}\n"
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_page_is_not_written_into_a_folder_that_is_not_there(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["report", str(tmp_path), "--output", str(tmp_path / "nowhere" / "report.html")])
+    assert f"there is no folder {tmp_path / 'nowhere'}, make it first" in capsys.readouterr().err

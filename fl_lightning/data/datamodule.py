@@ -217,11 +217,12 @@ class FederatedDataModule(LightningDataModule):
         name = type(self.source).__name__
         columns = getattr(self.source, "columns", {})
         if partition.column not in columns:
-            known = f"{name} has {', '.join(map(str, columns))}" if columns else f"{name} has no columns"
-            raise MisconfigurationException(
-                f"column={partition.column}, but {known}: set data.partition.init_args.column to a key of its attribute"
-                " `columns`"
+            fix = (
+                f"has {', '.join(map(str, columns))}: set data.partition.init_args.column to one of them"
+                if columns
+                else "has no columns (source.columns): use another partition, or data that says whose it is"
             )
+            raise MisconfigurationException(f"column={partition.column}, but this {name} {fix}")
         values = np.asarray(columns[partition.column])
         if values.shape != (samples,):
             raise MisconfigurationException(

@@ -99,21 +99,19 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
     notes: list[str] = []
     for folder in folders:
         if not folder.is_dir():
-            raise MisconfigurationException(f"{folder}: there is no such folder")
-        complaints = []
-        found = 0
-        for candidate in _candidates(folder):
+            problem = "is a file: give the folder it is in" if folder.is_file() else "there is no such folder"
+            raise MisconfigurationException(f"{folder}: {problem}")
+        candidates = _candidates(folder)
+        if not candidates:
+            empty = f"{folder} is empty" if not any(folder.iterdir()) else f"{folder} holds no run"
+            raise MisconfigurationException(f"{empty}: give a folder that fl-lightning fit or compare wrote")
+        for candidate in candidates:
             try:
                 runs[candidate.resolve()] = read_run(candidate)
-                found += 1
             except MisconfigurationException as error:
-                complaints.append(str(error))
-        if not found:
-            empty = f"{folder} is empty" if not any(folder.iterdir()) else f"{folder} holds no run"
-            raise MisconfigurationException(
-                complaints[0] if complaints else f"{empty}: give a folder that fl-lightning fit or compare wrote"
-            )
-        notes += complaints
+                notes.append(str(error))
+    if not runs:
+        raise MisconfigurationException(notes[0])
     return list(runs.values()), notes
 
 

@@ -1,5 +1,6 @@
 """A suite: which runs are compared. Rows are methods, columns are settings, every pair of them is a cell."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,15 +92,17 @@ class _Reader:
         return MisconfigurationException(f"{self.path}: {what}")
 
     def suite(self, content: Any, seeds: int | None) -> Suite:
-        if not isinstance(content, dict) or not content.get("rows"):
-            raise self.wrong("it has no rows: add rows, for example {FedAvg: [../algorithms/fedavg.yaml]}")
-        for key in content:
+        for key in content if isinstance(content, dict) else ():
             if key not in KEYS:
                 raise self.wrong(f"{key} is unknown: use {', '.join(KEYS)}")
+        if not isinstance(content, dict) or not content.get("rows"):
+            raise self.wrong("it has no rows: add rows, for example {FedAvg: [../algorithms/fedavg.yaml]}")
         rows = self.mapping("rows", content["rows"])
         columns = self.mapping("columns", content.get("columns") or {"": []})
         metrics = self.metrics(content.get("metric", "val/accuracy"))
-        targets = tuple(self.number("targets", target) for target in self.items("targets", content.get("targets")))
+        targets = tuple(
+            self.value("targets", target, metrics[0]) for target in self.items("targets", content.get("targets"))
+        )
         published = self.published(content.get("published"), rows, columns, metrics, targets)
         base = self.parts("base", content.get("base"))
         cells = tuple(
@@ -149,6 +152,13 @@ class _Reader:
             raise self.wrong(f"{key}: {value!r} is no number")
         return float(value)
 
+    def value(self, key: str, value: Any, metric: str) -> float:
+        """Of a metric: papers print per cent, torchmetrics gives shares."""
+        number = self.number(key, value)
+        if number > 1 and re.search(r"acc|precision|recall|f1", metric):
+            raise self.wrong(f"{key}: {value}, but {metric} is a share: write {number / 100:g}")
+        return number
+
     def seeds(self, value: Any) -> tuple[int, ...]:
         seeds = list(range(1, value + 1)) if isinstance(value, int) and not isinstance(value, bool) else value
         whole = isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)
@@ -186,7 +196,10 @@ class _Reader:
             raise self.wrong(
                 f"{key}.rounds has {len(rounds)} values, but there are {len(targets)} targets: give one each"
             )
-        for one in (*values.values(), *rounds):
+        for name, one in values.items():
+            if not isinstance(one, str):
+                self.value(key, one, name)
+        for one in rounds:
             if not isinstance(one, str):
                 self.number(key, one)
         return Published(values, dict(zip(targets, rounds, strict=False)))

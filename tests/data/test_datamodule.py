@@ -293,8 +293,8 @@ def test_clients_whose_tensors_differ_in_shape_are_loaded_one_by_one():
             lambda: set_up(Source(DataLoader(blobs(9), sampler=SubsetRandomSampler([1, 2]))), partition=IID(2)),
             "SubsetRandomSampler, which clients would not use",
         ),
-        (lambda: set_up(Blobs(), partition=ByColumn("user")), "column=user, but Blobs has no columns"),
-        (lambda: set_up(Columns(), partition=ByColumn("name")), "column=name, but Columns has user, day"),
+        (lambda: set_up(Blobs(), partition=ByColumn("user")), "column=user, but this Blobs has no columns"),
+        (lambda: set_up(Columns(), partition=ByColumn("name")), "column=name, but this Columns has user, day"),
         (
             lambda: set_up(Columns(), partition=ByColumn("user")),
             r"column=user is of shape \(2,\), but the training data has 120 samples",

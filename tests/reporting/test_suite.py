@@ -101,3 +101,11 @@ def test_a_mistake_gets_one_line_that_names_the_file(suite, content, message):
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "configs/suites").glob("*.yaml")), ids=lambda path: path.stem)
 def test_bundled_suites_load(path):
     assert load_suite(path).cells
+
+
+@pytest.mark.parametrize("content", [{"targets": [95]}, {"published": {"FedAvg": 97.3}}])
+def test_per_cent_of_a_share_are_refused(tmp_path, content):
+    file = tmp_path / "suite.yaml"
+    file.write_text(yaml.safe_dump({"rows": {"FedAvg": []}} | content))
+    with pytest.raises(MisconfigurationException, match=r"but val/accuracy is a share: write 0\.9"):
+        load_suite(file)
