@@ -2,6 +2,7 @@
 
 from pytorch_lightning import LightningModule, Trainer
 
+from fl_lightning.aggregation import FedAdp
 from fl_lightning.aggregation.base import Aggregate
 from fl_lightning.callbacks.diagnostics import Charts, Diagnostics, refuse_plain
 from fl_lightning.metrics import UpdateAngles
@@ -17,13 +18,13 @@ class AngleDiagnostics(Diagnostics):
     Keeps the updates of a round in memory until all clients are done, in float32.
 
     Args:
-        alpha: of FedAdp, for the weights that it would give.
+        alpha: of FedAdp, for the weights that it would give; by default that of the aggregator, 5 if it is another.
         max_curves: with more clients than that, quantiles and the three worst instead of a curve each.
     """
 
     metric: UpdateAngles | None
 
-    def __init__(self, alpha: float = 5.0, max_curves: int = MAX_CURVES) -> None:
+    def __init__(self, alpha: float | None = None, max_curves: int = MAX_CURVES) -> None:
         self.alpha = alpha
         self.max_curves = check_max_curves(max_curves)
 
@@ -32,7 +33,10 @@ class AngleDiagnostics(Diagnostics):
         refuse_plain(self, pl_module)
 
     def make_metric(self, trainer: Trainer, module: LightningModule) -> UpdateAngles:
-        return UpdateAngles(module, trainer.datamodule.num_clients, self.alpha, self.max_curves)  # type: ignore[attr-defined]
+        assert isinstance(trainer.lightning_module, FederatedModule)
+        aggregator = trainer.lightning_module.server.aggregator
+        alpha = self.alpha or (aggregator.alpha if isinstance(aggregator, FedAdp) else 5.0)
+        return UpdateAngles(module, trainer.datamodule.num_clients, alpha, self.max_curves)  # type: ignore[attr-defined]
 
     def charts(self, pl_module: LightningModule) -> dict[str, Charts]:
         return {

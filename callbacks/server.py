@@ -149,10 +149,10 @@ class FederatedServer(Callback):
             for transform in self.transforms:
                 update = transform(update, round, self.aggregator.layout)
             weight = weight_of(update, self.weighting)
+            for watcher in watchers:  # first: an aggregator may replace what the client started from
+                watcher.on_client_end(trainer, pl_module, update, weight)
             self.aggregator.receive(update, weight)
             tally.add(update, weight, down)
-            for watcher in watchers:
-                watcher.on_client_end(trainer, pl_module, update, weight)
         self.aggregator.reduce()
         aggregate = self.aggregator.finish_round()
         self._install(pl_module, aggregate)

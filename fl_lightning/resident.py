@@ -41,9 +41,6 @@ class ResidentClient:
         self._tensors = self._pristine.state_dict(keep_vars=True)
         self._requires_grad = {n: t.requires_grad for n, t in self._tensors.items() if isinstance(t, nn.Parameter)}
         self._metrics = [layer for layer in self._pristine.modules() if isinstance(layer, Metric | MetricCollection)]
-        for metric in self._metrics:
-            if isinstance(metric, Metric):  # a client's metric is its own, also where ranks could exchange
-                metric.distributed_available_fn = _never
         self._shared = {id(item): item for item in [*self._tensors.values(), *self._metrics]}
         self.has_batch_norm = any(isinstance(layer, _BatchNorm) for layer in module.modules())
 
@@ -63,9 +60,15 @@ class ResidentClient:
 
 
 def detached_copy(module: LightningModule) -> LightningModule:
-    """A copy of a module without its Trainer, and without what it noted of its own metrics' identities."""
+    """A copy of a module without its Trainer, and without what it noted of its own metrics' identities.
+
+    It plays a client, whose metrics are its own, also where ranks could exchange theirs.
+    """
     detached = copy.deepcopy(module, memo={} if module._trainer is None else {id(module._trainer): None})
     detached._metric_attributes = None
+    for layer in detached.modules():
+        if isinstance(layer, Metric):
+            layer.distributed_available_fn = _never
     return detached
 
 

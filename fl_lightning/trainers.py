@@ -17,6 +17,7 @@ from pytorch_lightning.trainer import setup
 from pytorch_lightning.trainer.connectors import callback_connector
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 
 def short_lived_trainer(strategy: "ResidentStrategy", **flags: Any) -> Trainer:
@@ -96,9 +97,11 @@ class ResidentStrategy(SingleDeviceStrategy):
             self._losses += 1
         return output
 
+    def optimizer_step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        self.learning_rate = float(optimizer.param_groups[0]["lr"])  # a scheduler may change it after the last step
+        return super().optimizer_step(optimizer, *args, **kwargs)
+
     def teardown(self) -> None:
-        if self.optimizers and self.optimizers[0].param_groups:
-            self.learning_rate = float(self.optimizers[0].param_groups[0]["lr"])
         self.optimizers = []
         self.precision_plugin.teardown()
 

@@ -58,12 +58,16 @@ def band(curve: Curve, tag: str, minus: Curve | None = None) -> Band | None:
         if not len(rounds):
             return None
         values, baseline = values[:, mine], other[1][:, theirs]
-        paired = [run.seed for run in curve.runs] == [run.seed for run in minus.runs] and values.shape == baseline.shape
+        paired = _seeds(curve, tag) == _seeds(minus, tag)
         values = values - baseline if paired else _mean(values) - _mean(baseline)
     several = (~np.isnan(values)).sum(0) > 1
     std = np.full(len(rounds), np.nan)
     std[several] = np.nanstd(values[:, several], axis=0, ddof=1)
     return Band(rounds, _mean(values)[0], std if several.any() else None)
+
+
+def _seeds(curve: Curve, tag: str) -> list[int | None]:
+    return [run.seed for run in curve.runs if tag in run.scalars]
 
 
 def _mean(values: np.ndarray) -> np.ndarray:

@@ -71,7 +71,8 @@ def best_of(series: Series, metric: str) -> float:
 
 def rounds_to(series: Series, target: float, metric: str) -> float:
     """The first round, counted from 1, whose evaluation after aggregation reaches the target; infinite if none does."""
-    reached = series.values <= target if lower_is_better(metric) else series.values >= target
+    values, limit = series.values.astype(np.float32), np.float32(target)  # TensorBoard keeps 32 bits: 0.95 reaches 0.95
+    reached = values <= limit if lower_is_better(metric) else values >= limit
     return float(series.rounds[np.argmax(reached)]) if reached.any() else math.inf
 
 

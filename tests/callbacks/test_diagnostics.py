@@ -9,7 +9,7 @@ from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fl_lightning import LocalTraining
-from fl_lightning.aggregation import FedAdp, FedAvg, FedDNA, FedNNNN, NormNorm
+from fl_lightning.aggregation import FedAdp, FedAvg, FedBN, FedDNA, FedNNNN, NormNorm
 from fl_lightning.callbacks import (
     AngleDiagnostics,
     ClientEvaluation,
@@ -20,6 +20,7 @@ from fl_lightning.callbacks import (
     Participation,
 )
 from fl_lightning.data import ClassesPerClient, RandomClients
+from fl_lightning.models import Classifier, FullyConnected
 from tests.callbacks.test_server import Keep, read_metrics
 from tests.metrics import reference
 from tests.test_every_algorithm import ALGORITHMS, fitting_model
@@ -36,7 +37,7 @@ def run(folder, name="run", aggregator=None, callbacks=None, rounds=3, module=No
     torch.manual_seed(0)
     _, trainer = federate(
         module or Net(batch_norm=True),
-        partition=ClassesPerClient(10, 2, sizes="power_law"),
+        partition=options.pop("partition", ClassesPerClient(10, 2, sizes="power_law")),
         selection=options.pop("selection", RandomClients(count=5)),
         server=server or FederatedServer(aggregator or FedAvg(), client=LocalTraining(epochs=1)),
         callbacks=[keep, *(diagnostics() if callbacks is None else callbacks)],
@@ -66,8 +67,52 @@ def test_norms_of_a_run_agree_with_numpy(aggregator, tmp_path):
         assert only(row, "norms/") == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_client_of_fedbn_is_measured_from_its_own_layers(tmp_path):
+    rows, keep, _ = run(tmp_path, aggregator=FedBN())
+    names = [name for name, layer in Net(batch_norm=True).named_modules() if isinstance(layer, torch.nn.BatchNorm1d)]
+    keys = [f"{name}.{part}" for name in names for part in ("weight", "bias")]
+    own: dict[int, dict] = {}
+    for round_, row in rows.items():
+        lengths, weights = [], []
+        for update, weight in keep.updates[round_]:
+            start = own.get(update.client, keep.starts[round_])
+            moved = np.concatenate([(update.state[key].double() - start[key].double()).numpy().ravel() for key in keys])
+            lengths.append(np.linalg.norm(moved))
+            weights.append(weight)
+            own[update.client] = update.state
+        assert row["norms/normalisation/E"] == pytest.approx(np.average(lengths, weights=weights), rel=1e-5)
+
+
+class Scheduled(Net):
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.1)]
+
+
+def test_the_learning_rate_of_a_client_is_that_of_its_last_step(tmp_path):
+    _, keep, _ = run(tmp_path, module=Scheduled(batch_norm=True), rounds=1)
+    assert {update.learning_rate for update, _ in keep.updates[0]} == {0.1}
+
+
+@pytest.mark.parametrize("samples", ["validation", "own"])
+def test_clients_are_evaluated_alike_on_two_processes_of_uneven_share(samples, tmp_path):
+    def evaluated(name: str, **options):
+        torch.manual_seed(0)
+        module = Classifier(FullyConnected(6, (5,), 4), num_classes=4)
+        rows, _, _ = run(
+            tmp_path, name, module=module, callbacks=[ClientEvaluation(samples=samples)], rounds=2, **options
+        )
+        return [only(row, "clients/") for row in rows.values()]
+
+    one = evaluated("one", devices=1, partition=ClassesPerClient(5, 2))
+    assert len(one[0]) > 6
+    two = evaluated("two", devices=2, strategy="ddp_fork", partition=ClassesPerClient(5, 2))
+    for first, second in zip(one, two, strict=True):
+        assert first == pytest.approx(second, rel=1e-5, abs=1e-7)
+
+
 def test_the_angles_of_a_fedadp_run_are_those_that_it_weighs_with(tmp_path):
-    server = FederatedServer(FedAdp())
+    server = FederatedServer(FedAdp(alpha=3))
     rows, keep, _ = run(tmp_path, server=server)
     aggregator, last = server.aggregator, rows[2]
     for tag, values in (

@@ -161,3 +161,8 @@ def test_markdown_is_aligned():
 )
 def test_durations_are_said_as_one_says_them(seconds, text):
     assert duration(seconds) == text
+
+
+def test_a_target_that_is_met_exactly_is_reached():
+    stored = float(np.float32(342 / 360))  # TensorBoard keeps 32 bits
+    assert rounds_to(Series(np.array([1, 2]), np.array([0.5, stored])), 0.95, "val/accuracy") == 2
