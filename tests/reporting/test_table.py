@@ -13,7 +13,7 @@ from fl_lightning.reporting.runs import Run, Series
 from fl_lightning.reporting.suite import Published
 from fl_lightning.reporting.table import as_cells, as_csv, as_json, as_markdown, duration, rounds_to, summarise
 
-accuracies = st.lists(st.floats(0, 1), min_size=1, max_size=12)
+accuracies = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=12)
 
 
 def run(values, metric="val/accuracy", finished=True, seconds=60.0, **more) -> Run:
@@ -50,7 +50,7 @@ def test_of_a_loss_the_lowest_is_best():
     assert line(run([3.0, 1.0, 2.0], "val/loss"), metrics=["val/loss"]).scores["val/loss"].best.mean == 1.0
 
 
-@given(accuracies, st.floats(0, 1))
+@given(accuracies, st.floats(0, 1, width=32))
 @settings(max_examples=50, deadline=None)
 def test_the_first_round_at_the_target_counts_from_one(values, target):
     expected = next((number for number, value in enumerate(values, start=1) if value >= target), math.inf)
@@ -58,7 +58,7 @@ def test_the_first_round_at_the_target_counts_from_one(values, target):
     assert rounds_to(series, target, "val/accuracy") == expected
 
 
-@given(st.lists(accuracies, min_size=1, max_size=5), st.floats(0, 1))
+@given(st.lists(accuracies, min_size=1, max_size=5), st.floats(0, 1, width=32))
 @settings(max_examples=50, deadline=None)
 def test_the_median_takes_what_was_not_reached_as_infinite(seeds, target):
     rounds = [next((n for n, value in enumerate(values, start=1) if value >= target), math.inf) for values in seeds]
