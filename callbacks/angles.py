@@ -35,7 +35,9 @@ class AngleDiagnostics(Diagnostics):
     def make_metric(self, trainer: Trainer, module: LightningModule) -> UpdateAngles:
         assert isinstance(trainer.lightning_module, FederatedModule)
         aggregator = trainer.lightning_module.server.aggregator
-        alpha = self.alpha or (aggregator.alpha if isinstance(aggregator, FedAdp) else 5.0)
+        alpha = self.alpha
+        if alpha is None:
+            alpha = aggregator.alpha if isinstance(aggregator, FedAdp) else 5.0
         return UpdateAngles(module, trainer.datamodule.num_clients, alpha, self.max_curves)  # type: ignore[attr-defined]
 
     def charts(self, pl_module: LightningModule) -> dict[str, Charts]:
