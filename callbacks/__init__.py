@@ -1,27 +1,31 @@
 """Callbacks: the server, what watches its rounds, and what runs on clients."""
 
-from fl_lightning.callbacks.angles import AngleDiagnostics
-from fl_lightning.callbacks.checkpoint import LastRound
-from fl_lightning.callbacks.divergence import DivergenceDiagnostics
-from fl_lightning.callbacks.evaluation import ClientEvaluation
-from fl_lightning.callbacks.hyperparameters import HyperParameters
-from fl_lightning.callbacks.layout import TensorBoardLayout
-from fl_lightning.callbacks.norms import NormDiagnostics
-from fl_lightning.callbacks.participation import Participation
-from fl_lightning.callbacks.partition import PartitionPicture
-from fl_lightning.callbacks.progress import RoundProgressBar
-from fl_lightning.callbacks.proximal import ProximalTerm
-from fl_lightning.callbacks.rounds import RoundCallback
-from fl_lightning.callbacks.schedules import CosineAnnealing, LearningRateDecay
+from fl_lightning.aggregation.fedprox import ProximalTerm
+from fl_lightning.callbacks.clients.ditto import Ditto
+from fl_lightning.callbacks.clients.evaluation import ClientEvaluation
+from fl_lightning.callbacks.clients.schedules import CosineAnnealing, LearningRateDecay
+from fl_lightning.callbacks.diagnostics.angles import AngleDiagnostics
+from fl_lightning.callbacks.diagnostics.base import Diagnostics
+from fl_lightning.callbacks.diagnostics.divergence import DivergenceDiagnostics
+from fl_lightning.callbacks.diagnostics.norms import NormDiagnostics
+from fl_lightning.callbacks.diagnostics.participation import Participation
+from fl_lightning.callbacks.round_callback import RoundCallback, log_round
+from fl_lightning.callbacks.run.checkpoint import LastRound
+from fl_lightning.callbacks.run.hparams import HyperParameters
+from fl_lightning.callbacks.run.layout import TensorBoardLayout
+from fl_lightning.callbacks.run.partition import PartitionPicture
+from fl_lightning.callbacks.run.progress import RoundProgressBar
+from fl_lightning.callbacks.run.summary import RunSummary
 from fl_lightning.callbacks.server import FederatedServer
-from fl_lightning.callbacks.summary import RunSummary
-from fl_lightning.local import ClientCallback
+from fl_lightning.client import ClientCallback
 
 __all__ = [
     "AngleDiagnostics",
     "ClientCallback",
     "ClientEvaluation",
     "CosineAnnealing",
+    "Diagnostics",
+    "Ditto",
     "DivergenceDiagnostics",
     "FederatedServer",
     "HyperParameters",
@@ -35,4 +39,5 @@ __all__ = [
     "RoundProgressBar",
     "RunSummary",
     "TensorBoardLayout",
+    "log_round",
 ]

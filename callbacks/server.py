@@ -3,43 +3,44 @@
 import copy
 import gc
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
-from pytorch_lightning import Callback, LightningModule, Trainer
-from pytorch_lightning.loggers import TensorBoardLogger
-from pytorch_lightning.strategies import DDPStrategy
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fl_lightning.aggregation.base import Aggregate, Aggregator, Weighting, weight_of
-from fl_lightning.aggregation.fedavg import FedAvg
-from fl_lightning.callbacks.preparation import order_checkpoints
-from fl_lightning.callbacks.rounds import RoundCallback
+from fl_lightning._lightning.server_trainer import evaluate_everywhere, leave_model_unwrapped
+from fl_lightning._lightning.tensorboard import mark_restart, tensorboard_loggers
+from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Federation, Weighting
+from fl_lightning.aggregation.base import weight_of
+from fl_lightning.callbacks.round_callback import RoundCallback, log_round
+from fl_lightning.callbacks.run.preparation import add_round_callbacks, check_flags, order_checkpoints
+from fl_lightning.client import LocalTraining
+from fl_lightning.core.distributed import broadcast_from_zero, sum_over_ranks
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.randomness import seed_for, seed_global_generators
+from fl_lightning.core.round import Round
+from fl_lightning.core.state import StateDict, exact_dtype
+from fl_lightning.core.store import ClientStore
+from fl_lightning.core.update import ClientUpdate, state_bytes
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.distributed import broadcast_from_zero, sum_over_ranks
-from fl_lightning.local import LocalTraining
-from fl_lightning.module import FederatedModule
-from fl_lightning.randomness import seed_for, seed_global_generators
-from fl_lightning.rounds import Round
-from fl_lightning.state import StateDict, exact_dtype
-from fl_lightning.store import ClientStore
+from fl_lightning.module import FederatedModule, RoundRunner
 from fl_lightning.transforms import UploadTransform
-from fl_lightning.update import ClientUpdate, state_bytes
 
 
-class FederatedServer(Callback):
+class FederatedServer(RoundRunner):
     """Orchestrates a round: begin, train each client, receive, reduce over ranks, finish, install the new state.
 
     Args:
         aggregator: how the clients' updates become the next global model; by default FedAvg.
-        weighting: ``samples`` weighs a client with its number of samples, ``uniform`` all alike.
+        weighting: ``samples`` weights a client by its number of samples, ``uniform`` weights all alike.
         client: how a client trains.
-        optimizer: moves the global model, with ``model - aggregate`` as its gradient: any ``torch.optim`` class, Adam
-            gives FedAdam, SGD with momentum FedAvgM. By default the aggregate is installed exactly.
+        optimizer: moves the global model, with ``model - aggregate`` as its gradient. Any ``torch.optim`` class: Adam
+            gives FedAdam, SGD with momentum gives FedAvgM. By default the aggregate is installed exactly.
         transforms: what happens to an update on its way to the server, in this order.
-        client_folder: keeps what an algorithm remembers of each client in a folder instead of in memory.
+        client_folder: keeps what is remembered of each client in this folder instead of in memory.
     """
 
     def __init__(
@@ -52,55 +53,56 @@ class FederatedServer(Callback):
         client_folder: str | None = None,
     ) -> None:
         if weighting not in ("samples", "uniform"):
-            raise MisconfigurationException(f"weighting={weighting!r}: set server.weighting to samples or uniform")
+            raise MisconfigurationError(f"weighting={weighting!r}: set server.weighting to samples or uniform")
         self.aggregator = aggregator or FedAvg()
         self.weighting = weighting
         self.client = client or LocalTraining()
         self.optimizer = optimizer
         self.transforms = transforms or []
+        self.client_folder = client_folder
         self.store = ClientStore(client_folder)
         self._fresh_aggregator_state = copy.deepcopy(self.aggregator.state_dict())
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
-        """Back to before the first round."""
+    def _reset(self) -> None:
+        """Go back to before the first round."""
         self.aggregator.load_state_dict(copy.deepcopy(self._fresh_aggregator_state))
         self.store.load_state_dict(ClientStore().state_dict())
-        #: where the clients go on from, if that is not the served model
+        #: where the clients continue from, if that is not the served model
         self._clients_state: StateDict | None = None
         self._bytes = {"up": 0, "down": 0}
         self._saved_run: dict[str, Any] | None = None
         self._current_run: dict[str, Any] = {}
 
+    def prepare_trainer(self, trainer: Trainer) -> None:
+        check_flags(trainer)
+        add_round_callbacks(trainer)
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Called before the model is set up: refuses what cannot work, before anything is trained."""
+        """Refuse what cannot work before anything is trained, and adapt the Trainer to rounds."""
         if not isinstance(pl_module, FederatedModule):
-            raise MisconfigurationException(
+            raise MisconfigurationError(
                 f"FederatedServer got a {type(pl_module).__name__}: wrap it,"
                 f" trainer.fit(FederatedModule({type(pl_module).__name__}(...)), ...)"
             )
-        pl_module.register_server(self)
-        # Every rank evaluates on all the data: a distributed sampler would repeat samples to fill up the last batch.
-        trainer._accelerator_connector.use_distributed_sampler = False
+        evaluate_everywhere(trainer)
+        leave_model_unwrapped(trainer)
         trainer.log_every_n_steps = 1  # type: ignore[attr-defined]
-        if isinstance(trainer.strategy, DDPStrategy):
-            # The process group is needed, the wrapper is not: ranks exchange updates, not gradients.
-            trainer.strategy.configure_ddp = lambda: None  # type: ignore[method-assign]
         if stage == "fit":
             order_checkpoints(trainer)
             _data_of(trainer)
             if trainer.current_epoch == 0:  # the server may have run another fit; a checkpoint is loaded after this
-                self._forget()
+                self._reset()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called when the model is on its device and restored."""
+        """Prepare aggregator and clients, now that the model is on its device and restored."""
         data = _data_of(trainer)
-        self._current_run = self._run(trainer)
+        self._current_run = self._run_identity(trainer)
         if self._saved_run is not None and self._saved_run != self._current_run:
             was, now = self._saved_run, self._current_run
             name = next(name for name in was if was[name] != now.get(name))
-            raise MisconfigurationException(
-                f"the checkpoint is of a run with {name}={was[name]}, this one has {name}={now.get(name)}:"
+            raise MisconfigurationError(
+                f"the checkpoint is from a run with {name}={was[name]}, but this one has {name}={now.get(name)}:"
                 " resume with the config.yaml of that run"
             )
         module = pl_module.module
@@ -108,37 +110,26 @@ class FederatedServer(Callback):
         for tensor in module.state_dict().values():
             if isinstance(tensor, Tensor):
                 broadcast_from_zero(tensor)
-        self.aggregator.prepare(module, data.num_clients, data.seed, self.store)
-        self.client.prepare(module, data, self.aggregator.client_callbacks())
-        gc.freeze()  # what is there now stays: collecting the clients' Trainers need not look at it again
+        self.aggregator.memory = self.store.part(type(self.aggregator).__name__)
+        self.aggregator.prepare(
+            module, Federation(data.num_clients, data.seed, self.weighting, self.optimizer, self.client)
+        )
+        self.client.prepare(module, data, self.aggregator.client_callbacks(), self.store)
+        gc.freeze()  # what exists now stays, so collecting the clients' Trainers need not look at it again
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called before the first round."""
-        if trainer.current_epoch > 0:
-            for logger in trainer.loggers:
-                if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
-                    _forget_from(logger, trainer.current_epoch)
+        """Tell TensorBoard where a resumed run continues."""
+        if trainer.current_epoch > 0 and trainer.is_global_zero:
+            for logger in tensorboard_loggers(trainer):
+                mark_restart(logger, trainer.current_epoch)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called before each round: what is random in validation too must not depend on the rounds before."""
+        """Seed the round: what is random in validation, too, must not depend on the rounds before."""
         seed_global_generators(seed_for("round", _data_of(trainer).seed, trainer.current_epoch))
 
     def run_round(self, pl_module: FederatedModule, clients: list[int]) -> None:
-        """Called by the module's training step, on every rank with its own clients, maybe none."""
-        trainer, module = pl_module.trainer, pl_module.module
-        data = _data_of(trainer)
-        if self._clients_state is not None:
-            module.load_state_dict(self._clients_state)
-        self.aggregator.begin_round(module)
-        round = Round(
-            number=trainer.current_epoch,
-            num_rounds=trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None,
-            seed=data.seed,
-            start={name: value.clone() for name, value in module.state_dict().items() if isinstance(value, Tensor)},
-            broadcast=self.aggregator.broadcast(),
-            personal=self.aggregator.personal_state,
-            store=self.store,
-        )
+        trainer = pl_module.trainer
+        round = self._begin_round(pl_module)
         down = state_bytes(round.start) + state_bytes(round.broadcast)
         watchers = [callback for callback in trainer.callbacks if isinstance(callback, RoundCallback)]  # type: ignore[attr-defined]
         tally = _Tally(pl_module.device)
@@ -149,35 +140,40 @@ class FederatedServer(Callback):
             for transform in self.transforms:
                 update = transform(update, round, self.aggregator.layout)
             weight = weight_of(update, self.weighting)
-            for watcher in watchers:  # first: an aggregator may replace what the client started from
-                watcher.on_client_end(trainer, pl_module, update, weight)
+            for watcher in watchers:  # first, because an aggregator may replace what the client started from
+                watcher.on_client_end(trainer, pl_module, round, update, weight)
             self.aggregator.receive(update, weight)
+            self._remember(update)
             tally.add(update, weight, down)
+        self.store.exchange()
         self.aggregator.reduce()
         aggregate = self.aggregator.finish_round()
         self._install(pl_module, aggregate)
         for watcher in watchers:
-            watcher.on_round_end(trainer, pl_module, aggregate)
+            watcher.on_round_end(trainer, pl_module, round, aggregate)
         gc.collect()  # Trainers are reference cycles
 
-        self.log_round(pl_module, {**tally.totals(self._bytes), **aggregate.metrics}, round.number)
+        totals = tally.totals(self._bytes)
+        log_round(trainer, {**totals, **aggregate.metrics})
+        if "train/loss" in totals:
+            pl_module.log("train/loss", totals["train/loss"], logger=False, prog_bar=True, batch_size=1)
 
     def next_start(self, pl_module: FederatedModule) -> StateDict:
-        """Where the clients of the next round start; with two models, that is not the served one."""
+        """Return where the clients of the next round start; with two models, that is not the served one."""
         return pl_module.state_dict() if self._clients_state is None else self._clients_state
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called at the end."""
+        """Release the client model and unfreeze the garbage collector."""
         self.client.release()
         gc.unfreeze()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Called when a run breaks off."""
+        """Release the client model and unfreeze the garbage collector."""
         self.client.release()
         gc.unfreeze()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs beside the served model. Plain types and tensors, for ``weights_only`` loading."""
+        """Return what a resumed run needs beside the served model: plain types and tensors, as Lightning loads them."""
         return {
             "run": self._current_run,
             "aggregator": self.aggregator.state_dict(),
@@ -187,13 +183,33 @@ class FederatedServer(Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes back what :meth:`state_dict` gave."""
+        """Restore what :meth:`state_dict` returned."""
         self._saved_run = state_dict["run"]
         if self._saved_run["aggregator"] == type(self.aggregator).__name__:
             self.aggregator.load_state_dict(state_dict["aggregator"])
         self.store.load_state_dict(state_dict["store"])
         self._clients_state = state_dict["clients_state"]
         self._bytes = dict(state_dict["bytes"])
+
+    def _begin_round(self, pl_module: FederatedModule) -> Round:
+        trainer, module = pl_module.trainer, pl_module.module
+        if self._clients_state is not None:
+            module.load_state_dict(self._clients_state)
+        self.store.begin_round()
+        round = Round(
+            number=trainer.current_epoch,
+            num_rounds=trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None,
+            seed=_data_of(trainer).seed,
+            start={name: value.clone() for name, value in module.state_dict().items() if isinstance(value, Tensor)},
+            personal=self.aggregator.personal_state,
+        )
+        self.aggregator.begin_round(module, round)
+        return replace(round, broadcast=self.aggregator.broadcast())
+
+    def _remember(self, update: ClientUpdate) -> None:
+        """Keep what the client's callbacks want to find again in its next round."""
+        for writer, values in update.memory.items():
+            self.store.put(writer, update.client, values)
 
     def _install(self, pl_module: FederatedModule, aggregate: Aggregate) -> None:
         pl_module.move_towards(aggregate.state)
@@ -206,18 +222,8 @@ class FederatedServer(Callback):
         self._clients_state = copy.deepcopy(dict(module.state_dict()))
         module.load_state_dict(aggregate.served_state)
 
-    def log_round(self, pl_module: FederatedModule, metrics: dict[str, Any], step: int) -> None:
-        """Writes numbers of a round to the loggers, and makes them known to monitors."""
-        # To the loggers at once: what is logged at the end of an epoch is written after the checkpoint, and a kill
-        # in between would lose it.
-        values = {name: float(value) for name, value in metrics.items()}
-        for logger in pl_module.trainer.loggers:
-            logger.log_metrics(values, step=step)
-        for name, value in values.items():
-            pl_module.log(name, value, logger=False, prog_bar=name == "train/loss", batch_size=1)
-
-    def _run(self, trainer: Trainer) -> dict[str, Any]:
-        """What must be the same when a run is resumed."""
+    def _run_identity(self, trainer: Trainer) -> dict[str, Any]:
+        """Return what must be the same when a run is resumed."""
         data = _data_of(trainer)
         return {
             "aggregator": type(self.aggregator).__name__,
@@ -228,7 +234,7 @@ class FederatedServer(Callback):
 
 
 class _Tally:
-    """What is counted over the clients of a round, on all ranks."""
+    """Sums over the clients of a round, on all ranks."""
 
     def __init__(self, device: torch.device) -> None:
         # weight, weighted loss, clients, bytes up, bytes down
@@ -260,15 +266,7 @@ class _Tally:
 def _data_of(trainer: Trainer) -> FederatedDataModule:
     data = getattr(trainer, "datamodule", None)
     if not isinstance(data, FederatedDataModule):
-        raise MisconfigurationException(
+        raise MisconfigurationError(
             f"the data is a {type(data).__name__}: wrap it, FederatedDataModule(source, partition=..., selection=...)"
         )
     return data
-
-
-def _forget_from(logger: TensorBoardLogger, step: int) -> None:
-    """Tells TensorBoard that the run restarts at ``step``: points of a round that was cut off do not count."""
-    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-
-    writer = logger.experiment._get_file_writer()
-    writer.add_event(Event(step=step, session_log=SessionLog(status=SessionLog.START)))

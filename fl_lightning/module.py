@@ -1,20 +1,20 @@
 """The server's side of any LightningModule."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
-from pytorch_lightning import Callback, LightningModule
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fl_lightning.delegation import delegate_hooks
-from fl_lightning.optimizer import Install
-
-if TYPE_CHECKING:
-    from fl_lightning.callbacks.server import FederatedServer
+from fl_lightning._lightning.delegation import delegate_hooks
+from fl_lightning._lightning.hparams import adopt_hyper_parameters
+from fl_lightning._lightning.server_trainer import trainer_of
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.install import Install
 
 _EVALUATION_HOOKS = tuple(
     f"on_{stage}_{moment}"
@@ -29,15 +29,29 @@ _HOOKS = (
 )
 
 
+class RoundRunner(Callback, ABC):
+    """The callback that a :class:`FederatedModule` needs in its Trainer: it runs the rounds."""
+
+    optimizer: Callable[[Iterable], Optimizer] | None
+
+    @abstractmethod
+    def prepare_trainer(self, trainer: Trainer) -> None:
+        """Called before all other hooks of a fit. Checks the Trainer's flags and adds callbacks that rounds need."""
+
+    @abstractmethod
+    def run_round(self, pl_module: "FederatedModule", clients: list[int]) -> None:
+        """Called by the training step on every rank, with this rank's clients, of which there may be none."""
+
+
 class FederatedModule(LightningModule):
     """The global model: a LightningModule whose training step is a round of a federation.
 
-    Validation, test and prediction are the module's own; so are the ``state_dict`` and the hyper-parameters, so that
-    ``type(module).load_from_checkpoint`` on the run's checkpoint gives the served model. The rounds themselves are the
-    :class:`~fl_lightning.callbacks.FederatedServer`'s, a callback of the same Trainer.
+    Validation, test and prediction are the module's own. So are the ``state_dict`` and the hyper-parameters, which is
+    why ``type(module).load_from_checkpoint`` on the run's checkpoint loads the served model. The rounds themselves are
+    run by the :class:`~fl_lightning.callbacks.FederatedServer`, a callback of the same Trainer.
 
     Args:
-        module: the model to federate; it need not know that it is.
+        module: the model to federate; it need not know about federated learning.
 
     Example::
 
@@ -50,58 +64,56 @@ class FederatedModule(LightningModule):
         name = type(module).__name__
         for method in ("training_step", "configure_optimizers"):
             if not is_overridden(method, module):
-                raise MisconfigurationException(
+                raise MisconfigurationError(
                     f"{name} has no {method}, so its clients cannot train: define {name}.{method}"
                 )
         self.automatic_optimization = False
         self.module = module
         self.strict_loading = module.strict_loading
         self.example_input_array = module.example_input_array
-        self._adopt_hyper_parameters()
+        adopt_hyper_parameters(self, module)
         delegate_hooks(self, module, _HOOKS)
-        self._server: FederatedServer | None = None
-
-    def register_server(self, server: "FederatedServer") -> None:
-        """Called by the server callback: from now on it runs this module's rounds."""
-        self._server = server
 
     @property
-    def server(self) -> "FederatedServer":
-        """The callback that runs the rounds."""
-        if self._server is None:
-            raise MisconfigurationException(
+    def server(self) -> Any:
+        """The :class:`~fl_lightning.callbacks.FederatedServer` of the Trainer."""
+        return self._runner(self.trainer)
+
+    def _runner(self, trainer: Trainer) -> RoundRunner:
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        runner = next((callback for callback in callbacks if isinstance(callback, RoundRunner)), None)
+        if runner is None:
+            raise MisconfigurationError(
                 "the Trainer has no FederatedServer: add one, Trainer(callbacks=[FederatedServer(...)])"
             )
-        return self._server
+        return runner
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own."""
+        """Call the module's own ``forward``."""
         return self.module(*args, **kwargs)
 
     def training_step(self, clients: list[int], batch_idx: int) -> None:
-        """One round with these clients; in a distributed run, this rank's share of them."""
+        """Run one round with these clients; in a distributed run they are this rank's share."""
         self.server.run_round(self, clients)
 
     def configure_callbacks(self) -> Sequence[Callback] | Callback:
-        """Called first of all hooks: the module's own callbacks, which now watch rounds."""
-        if self._trainer is not None and self._trainer.state.fn == "fit":
-            from fl_lightning.callbacks.preparation import add_round_callbacks, check_flags
-
-            check_flags(self._trainer)
-            add_round_callbacks(self._trainer)
+        """Let the server prepare the Trainer, then return the module's own callbacks, which now watch rounds."""
+        trainer = trainer_of(self)
+        if trainer is not None and trainer.state.fn == "fit":
+            self._runner(trainer).prepare_trainer(trainer)
         return self.module.configure_callbacks()
 
     def configure_optimizers(self) -> Optimizer:
-        """The server's optimiser over the global model."""
+        """Make the server's optimiser over the global model."""
         parameters = self.trainable_parameters()
         return self.server.optimizer(parameters) if self.server.optimizer else Install(parameters)
 
     def trainable_parameters(self) -> list[nn.Parameter]:
-        """The parameters that clients train, in the order of the module."""
+        """Return the parameters that clients train, in the order of the module."""
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def move_towards(self, target: Mapping[str, Tensor]) -> None:
-        """One step of the server's optimiser; everything that is no trainable parameter is installed as it is."""
+        """Take one step of the server's optimiser. Everything that is not a trainable parameter is simply copied."""
         names = {id(value): name for name, value in self.module.state_dict(keep_vars=True).items()}
         parameters = self.trainable_parameters()
         targets = [target[names[id(parameter)]] for parameter in parameters]
@@ -123,11 +135,11 @@ class FederatedModule(LightningModule):
                     value.copy_(target[name])
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own, without a prefix."""
+        """Return the module's own state, without a prefix."""
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Into the module."""
+        """Load a state into the module."""
         if strict:
             self._check_same_model(state_dict)
         return self.module.load_state_dict(state_dict, strict=strict, assign=assign)
@@ -141,12 +153,7 @@ class FederatedModule(LightningModule):
                 described = [
                     "missing" if shape is None else f"of shape {tuple(shape)}" for shape in (shapes[1], shapes[0])
                 ]
-                raise MisconfigurationException(
+                raise MisconfigurationError(
                     f"the checkpoint holds another model: {name} is {described[0]} there and {described[1]} here:"
                     " use the model that the checkpoint was made with"
                 )
-
-    def _adopt_hyper_parameters(self) -> None:
-        for attribute in ("_hparams", "_hparams_initial", "_hparams_name", "_log_hyperparams"):
-            if hasattr(self.module, attribute):
-                setattr(self, attribute, getattr(self.module, attribute))

@@ -5,7 +5,7 @@ import pytest
 import torch
 from pytorch_lightning import seed_everything
 
-from fl_lightning.cli import main
+from fl_lightning.cli.main import main
 from tests.runs import write_config
 from tests.toys import blobs
 

@@ -19,7 +19,7 @@ class Kill(RoundCallback):
         if trainer.global_rank == 0 and moment == self.moment and round == self.round and not trainer.sanity_checking:
             os.kill(os.getpid(), self.signal)
 
-    def on_client_end(self, trainer, pl_module, update, weight):
+    def on_client_end(self, trainer, pl_module, round, update, weight):
         self.clients += 1
         if self.clients % 2 == 0:
             self._now(trainer, "client", trainer.current_epoch)

@@ -46,7 +46,7 @@ def write_config(path: Path, **changes) -> Path:
 def fl_lightning(*arguments: object, timeout: int = 240) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PL_")}
     return subprocess.run(
-        [sys.executable, "-m", "fl_lightning.cli", *map(str, arguments)],
+        [sys.executable, "-m", "fl_lightning.cli.main", *map(str, arguments)],
         cwd=REPOSITORY,
         env=environment | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,

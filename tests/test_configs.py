@@ -10,7 +10,7 @@ from tests.runs import REPOSITORY
 
 CONFIGS = REPOSITORY / "configs"
 COMPLETE = sorted(path for path in (CONFIGS / "data").glob("*.yaml") if path.stem != "fedadp_mlr")
-PARTITIONS = sorted((CONFIGS / "data" / "partitions").glob("*.yaml"))
+PARTITIONS = sorted((CONFIGS / "partitions").glob("*.yaml"))
 ALL = sorted(CONFIGS.rglob("*.yaml"))
 SHORT = [
     *("--trainer.max_epochs", "2", "--trainer.enable_progress_bar", "false"),

@@ -5,8 +5,8 @@ from pytorch_lightning import seed_everything
 
 from fl_lightning import FederatedDataModule, LocalTraining
 from fl_lightning.callbacks import FederatedServer
+from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.data import IID
-from fl_lightning.randomness import seed_for, seed_global_generators
 from tests.toys import Blobs, Net, federate, identical, quiet_trainer
 
 

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytorch_lightning import LightningModule
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.nn import functional
 
@@ -21,15 +20,18 @@ from fl_lightning.aggregation import (
     FedAvgLastFC,
     FedBN,
     FedDNA,
+    FedDyn,
     FedMA,
     FedNNNN,
+    FedNova,
     FedNS,
     FedProx,
     Momentum,
     NormNorm,
     Scaffold,
 )
-from fl_lightning.callbacks import CosineAnnealing, FederatedServer, LastRound, LearningRateDecay, ProximalTerm
+from fl_lightning.callbacks import CosineAnnealing, Ditto, FederatedServer, LastRound, LearningRateDecay, ProximalTerm
+from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import IID, AllClients, ClassesPerClient, RandomClients, SequentialClients
 from fl_lightning.transforms import BernoulliMask
 from tests.kill import Kill
@@ -77,6 +79,9 @@ ALGORITHMS = {
     "FedBN": FedBN,
     "FedMA": FedMA,
     "FedMA in one shot": lambda: FedMA(one_shot=True),
+    "FedDyn": lambda: FedDyn(alpha=0.1),
+    "FedNova": FedNova,
+    "Ditto": FedAvg,
 }
 PARTS = {
     "all clients": {"selection": AllClients()},
@@ -98,6 +103,8 @@ PARTS = {
         "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.7, momentum=0.5),
     },
 }
+#: the client's half of algorithms that have no aggregator of their own
+CLIENT_CALLBACKS = {"Ditto": [Ditto(lam=0.5)]}
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 
@@ -107,7 +114,8 @@ def fitting_model(algorithm: str) -> Images:
 
 
 def run(algorithm, module=None, partition=None, selection=None, weighting="samples", transforms=None, **options):
-    client = LocalTraining(epochs=options.pop("epochs", 1), callbacks=options.pop("callbacks", None))
+    callbacks = [*CLIENT_CALLBACKS.get(algorithm, []), *options.pop("callbacks", [])]
+    client = LocalTraining(epochs=options.pop("epochs", 1), callbacks=callbacks)
     server = FederatedServer(
         ALGORITHMS[algorithm](),
         weighting,
@@ -127,11 +135,16 @@ def run(algorithm, module=None, partition=None, selection=None, weighting="sampl
     return dict(federated.state_dict()), trainer
 
 
+#: refused with a reason, see below
+IMPOSSIBLE = {("FedMA", "optimizer"), ("FedMA in one shot", "optimizer")}
+
+
 @each_algorithm
 @pytest.mark.parametrize("part", PARTS)
 def test_it_works_with_every_other_part(algorithm, part):
     start = {name: value.clone() for name, value in fitting_model(algorithm).state_dict().items()}
-    state, trainer = run(algorithm, rounds=2, **PARTS[part])
+    parts = {name: value for name, value in PARTS[part].items() if (algorithm, name) not in IMPOSSIBLE}
+    state, trainer = run(algorithm, rounds=2, **parts)
     assert trainer.current_epoch == 2
     assert all(value.isfinite().all() for value in state.values())
     assert not torch.equal(state["conv.weight"], start["conv.weight"])
@@ -143,7 +156,12 @@ class Recurrent(Images):
         self.lstm = nn.LSTM(2, 2)
 
 
+def adam(parameters) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=0.01)
+
+
 REFUSED = {
+    "FedMA with a server optimiser": ("FedMA", lambda: Images(norm=False), "leave server.optimizer out"),
     "FedMA with BatchNorm": ("FedMA", lambda: Images(norm=True), "norm"),
     "FedMA with an LSTM": ("FedMA", Recurrent, "lstm"),
     "FedBN without normalisation": ("FedBN", lambda: Images(norm=False), "no normalisation layer"),
@@ -162,8 +180,9 @@ def test_what_cannot_work_is_refused_before_training_with_the_reason(combination
 
     module = make()
     module.__class__ = Untrained
-    with pytest.raises(MisconfigurationException, match=reason) as error:
-        run(algorithm, module, rounds=1, num_sanity_val_steps=0)
+    optimizer = adam if "server optimiser" in combination else None
+    with pytest.raises(MisconfigurationError, match=reason) as error:
+        run(algorithm, module, rounds=1, num_sanity_val_steps=0, optimizer=optimizer)
     assert algorithm in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -176,6 +195,13 @@ def test_two_processes_equal_one_with_an_odd_number_of_clients(algorithm, folder
     two, _ = run(algorithm, strategy="ddp_fork", devices=2, folder=str(tmp_path / "two") if folder else None, **options)
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-6, atol=1e-6)
+
+
+def remembered(trainer) -> dict[tuple[str, int], dict[str, torch.Tensor]]:
+    """What the run knows of its clients, by writer and client."""
+    store = trainer.lightning_module.server.store
+    writers = [key for kept in store.state_dict().values() for key in kept]
+    return {(writer, client): store.get(writer, client) for writer in writers for client in store.clients(writer)}
 
 
 def run_until_killed(round_: int, moment: str, **options) -> None:
@@ -202,6 +228,9 @@ def test_a_run_killed_at_three_moments_ends_as_one_that_was_not(algorithm, folde
     resumed, trainer = run(ckpt_path=last, **options)
     assert identical(whole, resumed)
     assert trainer.callback_metrics == whole_trainer.callback_metrics
+    kept, expected = remembered(trainer), remembered(whole_trainer)
+    assert kept.keys() == expected.keys()
+    assert all(identical(kept[key], expected[key]) for key in expected)
 
 
 def bare(updates: list[ClientUpdate]) -> list[ClientUpdate]:
@@ -225,6 +254,10 @@ def test_equal_clients_are_served_as_that_client(algorithm, seed, count, weighti
         for k in range(count)
     ]
     served = fresh(algorithm).aggregate(model, updates, weighting=weighting).served_state
+    if algorithm == "FedDyn":  # the first h is -α times the clients' mean move, which is then taken twice
+        start = model.state_dict()
+        parameters = [name for name, _ in model.named_parameters()]
+        state = state | {name: 2 * state[name] - start[name] for name in parameters}
     if "FedMA" in algorithm:  # the same function, its units perhaps in another order
         twin = fitting_model(algorithm).eval()
         other = fitting_model(algorithm).eval()

@@ -1,11 +1,11 @@
 import pytest
 import torch
 from pytorch_lightning import LightningModule
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
 from fl_lightning import FederatedModule
+from fl_lightning.core.errors import MisconfigurationError
 from tests.toys import Blobs, Net, blobs, federate, identical, quiet_trainer
 
 
@@ -87,7 +87,7 @@ def test_without_a_server_there_is_a_clear_error():
     from fl_lightning import FederatedDataModule
     from fl_lightning.data import IID
 
-    with pytest.raises(MisconfigurationException, match="no FederatedServer"):
+    with pytest.raises(MisconfigurationError, match="no FederatedServer"):
         quiet_trainer(max_epochs=1).fit(FederatedModule(Net()), FederatedDataModule(Blobs(), partition=IID(2)))
 
 
@@ -96,7 +96,7 @@ def test_a_module_that_cannot_train_is_refused(missing):
     methods = {"training_step": Net.training_step, "configure_optimizers": Net.configure_optimizers}
     del methods[missing]
     incomplete = type("Incomplete", (LightningModule,), methods)
-    with pytest.raises(MisconfigurationException, match=f"Incomplete has no {missing}"):
+    with pytest.raises(MisconfigurationError, match=f"Incomplete has no {missing}"):
         FederatedModule(incomplete())
 
 
@@ -110,7 +110,7 @@ def test_a_module_that_cannot_train_is_refused(missing):
     ],
 )
 def test_another_models_state_is_refused(state, message):
-    with pytest.raises(MisconfigurationException, match=message):
+    with pytest.raises(MisconfigurationError, match=message):
         FederatedModule(Net()).load_state_dict(state())
 
 

@@ -3,12 +3,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fl_lightning.aggregation import FedAvg
 from fl_lightning.callbacks import FederatedServer
-from fl_lightning.rounds import Round
-from fl_lightning.state import StateLayout
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.round import Round
+from fl_lightning.core.state import StateLayout
 from fl_lightning.transforms import BernoulliMask
 from tests.toys import ConvNet, Net, federate, identical, random_updates
 
@@ -75,5 +75,5 @@ def test_keep_one_changes_nothing():
 
 @pytest.mark.parametrize("keep", [0.0, 1.1])
 def test_a_keep_that_is_no_probability_is_refused(keep):
-    with pytest.raises(MisconfigurationException, match=f"keep={keep}"):
+    with pytest.raises(MisconfigurationError, match=f"keep={keep}"):
         BernoulliMask(keep)

@@ -1,8 +1,9 @@
-"""Aggregators: the server's half of the algorithms, one file each."""
+"""Aggregators: the server's half of the algorithms, one file or folder each."""
 
 from fl_lightning.aggregation.base import (
     Aggregate,
     Aggregator,
+    Federation,
     GatheredAggregator,
     Received,
     StreamingAggregator,
@@ -12,10 +13,12 @@ from fl_lightning.aggregation.fedadp import FedAdp
 from fl_lightning.aggregation.fedavg import FedAvg
 from fl_lightning.aggregation.fedbn import FedBN
 from fl_lightning.aggregation.feddna import FedDNA
+from fl_lightning.aggregation.feddyn import FedDyn
 from fl_lightning.aggregation.fedma import FedMA
 from fl_lightning.aggregation.fednnnn import FedNNNN, Momentum, NormNorm
+from fl_lightning.aggregation.fednova import FedNova
 from fl_lightning.aggregation.fedns import FedAvgLastFC, FedNS
-from fl_lightning.aggregation.fedprox import FedProx
+from fl_lightning.aggregation.fedprox import FedProx, ProximalTerm
 from fl_lightning.aggregation.scaffold import Scaffold
 
 __all__ = [
@@ -26,13 +29,17 @@ __all__ = [
     "FedAvgLastFC",
     "FedBN",
     "FedDNA",
+    "FedDyn",
     "FedMA",
     "FedNNNN",
     "FedNS",
+    "FedNova",
     "FedProx",
+    "Federation",
     "GatheredAggregator",
     "Momentum",
     "NormNorm",
+    "ProximalTerm",
     "Received",
     "Scaffold",
     "StreamingAggregator",

@@ -1,37 +1,57 @@
 """The server's half of an algorithm: how the clients' updates of a round become the next global model.
 
-An aggregator is called in this order, once a round:
+An aggregator is called in this order, once per round::
 
-    begin_round(model) -> receive(update, weight) for each client -> reduce() -> finish_round()
+    begin_round(model, round) -> receive(update, weight) for each client -> reduce() -> finish_round()
 
-``reduce`` joins what the ranks of a distributed run received; after it every rank computes the same result.
-Streaming aggregators keep sums only: their memory does not grow with the number of clients. Gathered ones keep the
-updates of the round.
+``reduce`` joins what the ranks of a distributed run received; after it every rank computes the same result. Streaming
+aggregators keep only sums, so their memory does not grow with the number of clients. Gathered ones keep the updates of
+the round.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property
+from typing import Any, Literal
 
 import torch
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from fl_lightning.distributed import gather_objects, gather_rows, max_over_ranks, sum_over_ranks
-from fl_lightning.state import FlatState, StateDict, StateLayout, exact_dtype
-from fl_lightning.store import ClientStore
-from fl_lightning.update import ClientUpdate
-
-if TYPE_CHECKING:
-    from fl_lightning.local import ClientCallback
+from fl_lightning.client import ClientCallback, LocalTraining
+from fl_lightning.core.distributed import gather_objects, gather_rows, max_over_ranks, sum_over_ranks
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.round import Round
+from fl_lightning.core.state import FlatState, StateDict, StateLayout, exact_dtype
+from fl_lightning.core.store import ClientMemory, ClientStore
+from fl_lightning.core.update import ClientUpdate
 
 Weighting = Literal["samples", "uniform"]
 
 
 def weight_of(update: ClientUpdate, weighting: Weighting) -> float:
-    """An update's weight before normalisation: n_k, or 1 for every client."""
+    """Return an update's weight before normalisation: n_k, or 1 for every client."""
     return float(update.num_samples) if weighting == "samples" else 1.0
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What an aggregator learns about the run before the first round.
+
+    Args:
+        num_clients: K, the number of all clients, not only of those in a round.
+        seed: the run's seed.
+        weighting: how clients are weighted.
+        optimizer: makes the server's optimiser; None if the aggregate becomes the global model as it is.
+        local_training: how clients train.
+    """
+
+    num_clients: int
+    seed: int
+    weighting: Weighting = "samples"
+    optimizer: Callable[..., Optimizer] | None = None
+    local_training: LocalTraining | None = None
 
 
 @dataclass
@@ -39,9 +59,9 @@ class Aggregate:
     """The result of a round.
 
     Args:
-        state: where the clients go on from.
+        state: where the clients continue from.
         served_state: what is evaluated and saved as the model; the same object unless the algorithm has two models.
-        metrics: numbers of the algorithm's own to log.
+        metrics: values to log, by tag.
     """
 
     state: StateDict
@@ -54,49 +74,49 @@ class Aggregate:
 
 
 class Aggregator(ABC):
-    """Base of all aggregators. Derive from :class:`StreamingAggregator` or :class:`GatheredAggregator`."""
+    """Base of all aggregators. Derive from :class:`StreamingAggregator` or :class:`GatheredAggregator`.
 
-    #: K, the number of all clients, not only of those in a round; known in a run
-    num_clients: int | None = None
-    #: the run's seed
-    seed: int = 0
+    Attributes:
+        federation: the run that the aggregator is part of; None outside a Trainer.
+        round: the current round.
+        layout: where each tensor of the model's state is in the flat vectors.
+        start_state: the global state that the clients of this round started from.
+        start: the same in flat vectors of type ``dtype``.
+    """
+
+    federation: Federation | None = None
+    round: Round
     layout: StateLayout
-    #: the global model that the clients of this round started from, in flat vectors
+    start_state: StateDict
     start: FlatState
-    _start_state: StateDict
-    _store: ClientStore | None = None
 
-    @property
-    def store(self) -> ClientStore:
-        """What is remembered of each client; the server's in a run, one of its own outside."""
-        if self._store is None:
-            self._store = ClientStore()
-        return self._store
+    @cached_property
+    def memory(self) -> ClientMemory:
+        """What the algorithm remembers of each client; part of the server's store in a run, of its own outside."""
+        return ClientStore().part(type(self).__name__)
 
-    def prepare(self, model: nn.Module, num_clients: int, seed: int, store: ClientStore) -> None:
-        """Called once, before the first round. The place to refuse a model that the algorithm cannot work with."""
-        self.num_clients = num_clients
-        self.seed = seed
-        self._store = store
+    def prepare(self, model: nn.Module, federation: Federation) -> None:
+        """Called once, before the first round. The place to refuse what the algorithm cannot work with."""
+        self.federation = federation
 
-    def client_callbacks(self) -> "list[ClientCallback]":
-        """The client's half of the algorithm: callbacks that every client's Trainer gets."""
+    def client_callbacks(self) -> list[ClientCallback]:
+        """Return the client's half of the algorithm: callbacks that every client's Trainer gets."""
         return []
 
     def broadcast(self) -> dict[str, Tensor]:
-        """What is sent to the clients beside the model; called after :meth:`begin_round`."""
+        """Return what is sent to the clients beside the model; called after :meth:`begin_round`."""
         return {}
 
     def personal_state(self, client: int) -> StateDict:
-        """Those entries of the state that a client starts from which are its own."""
+        """Return the entries that override the global state when this client starts."""
         return {}
 
-    def begin_round(self, model: nn.Module) -> None:
-        """Called before any client trains. ``model`` holds the state that the clients start from."""
-        self.store.begin_round()
+    def begin_round(self, model: nn.Module, round: Round) -> None:
+        """Called before any client trains. ``model`` holds the state that the clients start from, ``round.start``."""
+        self.round = round
         self.layout = StateLayout(model)
-        self._start_state = {name: value.detach().clone() for name, value in _tensors(model).items()}
-        self.start = self.layout.flatten(self._start_state, dtype=self._dtype)
+        self.start_state = round.start
+        self.start = self.layout.flatten(round.start, dtype=self.dtype)
 
     @abstractmethod
     def receive(self, update: ClientUpdate, weight: float) -> None:
@@ -104,74 +124,95 @@ class Aggregator(ABC):
 
     @abstractmethod
     def reduce(self) -> None:
-        """Called on every rank when its clients are done; joins what the ranks received."""
+        """Called on every rank when its clients are done. Joins what the ranks received."""
 
     @abstractmethod
     def finish_round(self) -> Aggregate:
-        """Called last, on every rank: the next global model."""
+        """Called last, on every rank. Returns the next global model."""
+
+    @property
+    @abstractmethod
+    def mean(self) -> FlatState:
+        """Σ p_k w_k with p_k = weight_k / Σ weight; of the counters, the largest. Known after :meth:`reduce`."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What the algorithm keeps from round to round. Only plain types and tensors."""
+        """Return what the algorithm keeps from round to round: only plain types and tensors."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes back what :meth:`state_dict` gave."""
+        """Restore what :meth:`state_dict` returned."""
 
     def aggregate(
-        self, model: nn.Module, updates: Sequence[ClientUpdate], weighting: Weighting = "samples"
+        self, model: nn.Module, updates: Sequence[ClientUpdate], weighting: Weighting = "samples", round: int = 0
     ) -> Aggregate:
-        """One whole round outside a Trainer.
+        """Run one whole round outside a Trainer.
 
         Args:
             model: holds the state that the clients started from; it is not changed.
             updates: what the clients of the round sent.
-            weighting: ``samples`` weighs a client with its number of samples, ``uniform`` all alike.
+            weighting: ``samples`` weights a client by its number of samples, ``uniform`` weights all alike.
+            round: the round's number, counted from 0; some algorithms draw random numbers by it.
         """
         if not updates:
-            raise MisconfigurationException("aggregate() got no updates: a round needs at least one client")
-        self.begin_round(model)
+            raise MisconfigurationError("aggregate() got no updates: a round needs at least one client")
+        start = {k: value.detach().clone() for k, value in model.state_dict().items() if isinstance(value, Tensor)}
+        self.begin_round(model, Round(round, None, self.seed, start))
         for update in updates:
             self.receive(update, weight_of(update, weighting))
         return self.finish_round()
 
     def result(self, flat: FlatState) -> StateDict:
-        """A state dict of the model with the values of ``flat``."""
-        return self.layout.unflatten(flat, like=self._start_state)
+        """Return a state dict of the model with the values of ``flat``."""
+        return self.layout.unflatten(flat, like=self.start_state)
 
     @property
-    def _dtype(self) -> torch.dtype:
-        return exact_dtype(self._device)
+    def num_clients(self) -> int | None:
+        """K, the number of all clients; None outside a run."""
+        return None if self.federation is None else self.federation.num_clients
 
     @property
-    def _device(self) -> torch.device:
-        return next((value.device for value in self._start_state.values()), torch.device("cpu"))
+    def seed(self) -> int:
+        """The run's seed; 0 outside a run."""
+        return 0 if self.federation is None else self.federation.seed
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type to sum in."""
+        return exact_dtype(self.device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next((value.device for value in self.start_state.values()), torch.device("cpu"))
 
 
 class StreamingAggregator(Aggregator):
     """Sums the clients' states as they come in, in float64.
 
     A subclass finds the weighted mean in :attr:`mean` and overrides :meth:`finish_round`. One that needs further sums
-    of its own keeps them in :attr:`sums`, which is added up over the ranks, and adds to them in :meth:`accumulate`.
+    keeps them in :attr:`sums`, which is added up over the ranks, and adds to them in :meth:`accumulate`.
+
+    Attributes:
+        sums: weighted sums by name, float64 tensors.
     """
 
-    #: weighted sums by name; float64 tensors
     sums: dict[str, Tensor]
     _counters: Tensor
 
-    def begin_round(self, model: nn.Module) -> None:
-        super().begin_round(model)
+    def begin_round(self, model: nn.Module, round: Round) -> None:
+        super().begin_round(model, round)
         self.sums = {
-            "weight": torch.zeros((), dtype=self._dtype, device=self._device),
+            "weight": torch.zeros((), dtype=self.dtype, device=self.device),
             "parameters": torch.zeros_like(self.start.parameters),
             "statistics": torch.zeros_like(self.start.statistics),
         }
         self._counters = _no_counters(self.start)
 
     def receive(self, update: ClientUpdate, weight: float) -> None:
-        self.accumulate(self.layout.flatten(update.state, dtype=self._dtype), update, weight)
+        self.accumulate(self.layout.flatten(update.state, dtype=self.dtype), update, weight)
 
     def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
-        """Adds one client to the sums; ``state`` is the update's, in flat vectors."""
+        """Add one client to the sums; ``state`` is the update's state in flat vectors."""
         self.sums["weight"] += weight
         self.sums["parameters"].add_(state.parameters, alpha=weight)
         self.sums["statistics"].add_(state.statistics, alpha=weight)
@@ -181,11 +222,9 @@ class StreamingAggregator(Aggregator):
         for value in self.sums.values():
             sum_over_ranks(value)
         max_over_ranks(self._counters)
-        self.store.exchange()
 
     @property
     def mean(self) -> FlatState:
-        """Σ p_k w_k with p_k = weight_k / Σ weight; of the counters, the largest."""
         total = self.sums["weight"]
         return FlatState(self.sums["parameters"] / total, self.sums["statistics"] / total, self._counters)
 
@@ -200,22 +239,26 @@ class Received:
 
 
 class GatheredAggregator(Aggregator):
-    """Keeps the round's updates together, in the order of client numbers, in :attr:`received`."""
+    """Keeps the round's updates together.
+
+    Attributes:
+        received: the updates, sorted by client number.
+    """
 
     received: list[Received]
 
-    def begin_round(self, model: nn.Module) -> None:
-        super().begin_round(model)
+    def begin_round(self, model: nn.Module, round: Round) -> None:
+        super().begin_round(model, round)
         self.received = []
 
     def receive(self, update: ClientUpdate, weight: float) -> None:
         state = self.layout.flatten(update.state)
-        self.received.append(Received(replace(update, state={}), weight, state))
+        self.received.append(Received(replace(update, state={}, memory={}), weight, state))
         self.received.sort(key=lambda item: item.update.client)
 
     def reduce(self) -> None:
         meta = gather_objects([(replace(item.update, metrics={}), item.weight) for item in self.received])
-        like = self.layout.flatten(self._start_state)
+        like = self.layout.flatten(self.start_state)
         parts = [
             gather_rows(_stack([getattr(item.state, part) for item in self.received], getattr(like, part)))
             for part in ("parameters", "statistics", "counters")
@@ -227,34 +270,38 @@ class GatheredAggregator(Aggregator):
         self.received.sort(key=lambda item: item.update.client)
 
     @property
+    def sizes(self) -> Tensor:
+        """The clients' weights before normalisation: n_k, or 1."""
+        return torch.tensor([item.weight for item in self.received], dtype=self.dtype, device=self.device)
+
+    @property
     def weights(self) -> Tensor:
         """p_k, the clients' normalised weights."""
-        weights = torch.tensor([item.weight for item in self.received], dtype=self._dtype, device=self._device)
-        return weights / weights.sum()
+        return self.sizes / self.sizes.sum()
 
-    def mean(self, weights: Tensor) -> FlatState:
-        """The mean of parameters and statistics with these weights; of the counters, the largest.
+    @property
+    def mean(self) -> FlatState:
+        return self.mean_with(self.sizes)
 
-        The weights need not sum to 1: one division after the sum, as in streaming aggregators, gives the same bits.
+    def mean_with(self, weights: Tensor) -> FlatState:
+        """Return the mean of parameters and statistics with other weights; of the counters, the largest.
+
+        The weights need not sum to 1: dividing once after the sum gives the same bits as a streaming aggregator.
         """
         parameters = torch.zeros_like(self.start.parameters)
         statistics = torch.zeros_like(self.start.statistics)
         counters = _no_counters(self.start)
         for weight, item in zip(weights.tolist(), self.received, strict=True):
-            parameters.add_(item.state.parameters.to(self._dtype), alpha=weight)
-            statistics.add_(item.state.statistics.to(self._dtype), alpha=weight)
+            parameters.add_(item.state.parameters.to(self.dtype), alpha=weight)
+            statistics.add_(item.state.statistics.to(self.dtype), alpha=weight)
             counters = torch.maximum(counters, item.state.counters)
         total = weights.sum()
         return FlatState(parameters / total, statistics / total, counters)
 
 
 def _no_counters(like: FlatState) -> Tensor:
-    """What any counter that is received exceeds."""
+    """Return counters that any received counter exceeds."""
     return torch.full_like(like.counters, torch.iinfo(torch.int64).min)
-
-
-def _tensors(model: nn.Module) -> StateDict:
-    return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
 
 def _stack(rows: list[Tensor], like: Tensor) -> Tensor:

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from statistics import fmean
 
 import torch
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from fl_lightning.aggregation.base import Aggregate, GatheredAggregator
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.state import FlatState
 from fl_lightning.metrics.functional import adaptive_weights, angle_between, gradient_divergence
-from fl_lightning.state import FlatState
 
 
 class FedAdp(GatheredAggregator):
@@ -32,7 +32,7 @@ class FedAdp(GatheredAggregator):
 
     def __init__(self, alpha: float = 5.0) -> None:
         if alpha < 0:
-            raise MisconfigurationException(
+            raise MisconfigurationError(
                 f"alpha={alpha}, but a client that points elsewhere must not weigh more: set it to 0 (FedAvg) or above"
             )
         self.alpha = alpha
@@ -55,9 +55,9 @@ class FedAdp(GatheredAggregator):
         self.smoothed_angles = dict(zip(clients, smoothed, strict=True))
         self.contributions = dict(zip(clients, psi.tolist(), strict=True))
 
-        plain = self.mean(p)
+        plain = self.mean
         # Σ ψ_k = 1, so w + Σ ψ_k Δ_k is Σ ψ_k w_k (line 13).
-        state = FlatState(self.mean(psi).parameters, plain.statistics, plain.counters)
+        state = FlatState(self.mean_with(psi).parameters, plain.statistics, plain.counters)
         distances = [float((average - update).norm()) for update in self._updates()]
         divergence = gradient_divergence(distances, [item.update.learning_rate for item in self.received])
         return Aggregate(
@@ -67,14 +67,14 @@ class FedAdp(GatheredAggregator):
     def _updates(self) -> Iterator[Tensor]:
         """Δ_k, one client after the other: all at once in float64 would take twice the memory of the round."""
         for item in self.received:
-            yield item.state.parameters.to(self._dtype) - self.start.parameters
+            yield item.state.parameters.to(self.dtype) - self.start.parameters
 
     def _smooth(self, client: int, angle: float) -> float:
         """The mean of the client's angles (eq. 8, with t counting the rounds of this client)."""
-        kept = self.store.get(client) or {
+        kept = self.memory.get(client) or {
             "angle_sum": torch.zeros((), dtype=torch.float64),
             "rounds": torch.zeros((), dtype=torch.int64),
         }
         angle_sum, rounds = kept["angle_sum"] + angle, kept["rounds"] + 1
-        self.store.put(client, {"angle_sum": angle_sum, "rounds": rounds})
+        self.memory.put(client, {"angle_sum": angle_sum, "rounds": rounds})
         return float(angle_sum / rounds)

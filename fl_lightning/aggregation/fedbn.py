@@ -3,49 +3,47 @@
 Li, Jiang, Zhang, Kamp, Dou. FedBN: Federated Learning on Non-IID Features via Local Batch Normalization. ICLR 2021.
 """
 
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 
-from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
-from fl_lightning.state import FlatState, StateDict
-from fl_lightning.store import ClientStore
-from fl_lightning.update import ClientUpdate
-
-NORMALISATION = (_NormBase, nn.LayerNorm, nn.GroupNorm)
+from fl_lightning.aggregation.base import Aggregate, Federation, StreamingAggregator
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.layers import is_normalisation
+from fl_lightning.core.round import Round
+from fl_lightning.core.state import FlatState, StateDict
+from fl_lightning.core.update import ClientUpdate
 
 
 class FedBN(StreamingAggregator):
-    """The average of everything but the normalisation layers, which each client keeps: affine weights and statistics.
+    """The average of everything except the normalisation layers, whose weights and statistics each client keeps.
 
-    A client's model is the served one with its own layers in it (:meth:`personal_state`); the callback
-    ``ClientEvaluation`` evaluates each. The served model, for clients never seen, has the average of these layers too.
+    A client's model is the served one with the client's own layers in it (:meth:`personal_state`); the callback
+    ``ClientEvaluation`` evaluates each. The served model, which is for clients never seen, has these layers averaged.
     """
 
-    def prepare(self, model: nn.Module, num_clients: int, seed: int, store: ClientStore) -> None:
-        super().prepare(model, num_clients, seed, store)
+    def prepare(self, model: nn.Module, federation: Federation) -> None:
+        super().prepare(model, federation)
         if not normalisation_entries(model):
-            raise MisconfigurationException(
+            raise MisconfigurationError(
                 f"FedBN on {type(model).__name__}, which has no normalisation layer to keep:"
                 " use FedAvg, or a model with normalisation"
             )
 
-    def begin_round(self, model: nn.Module) -> None:
-        super().begin_round(model)
+    def begin_round(self, model: nn.Module, round: Round) -> None:
+        super().begin_round(model, round)
         self._kept = normalisation_entries(model)
 
     def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
         super().accumulate(state, update, weight)
-        self.store.put(update.client, {name: update.state[name] for name in self._kept})
+        self.memory.put(update.client, {name: update.state[name] for name in self._kept})
 
     def finish_round(self) -> Aggregate:
         return Aggregate(self.result(self.mean))
 
     def personal_state(self, client: int) -> StateDict:
-        return self.store.get(client, self._device) or {}
+        return self.memory.get(client, self.device) or {}
 
 
 def normalisation_entries(model: nn.Module) -> list[str]:
-    """The names in the state dict that belong to normalisation layers."""
-    layers = [name for name, layer in model.named_modules() if isinstance(layer, NORMALISATION)]
+    """Return the names in the state dict that belong to normalisation layers."""
+    layers = [name for name, layer in model.named_modules() if is_normalisation(layer)]
     return [entry for entry in model.state_dict() if entry.rpartition(".")[0] in layers]

@@ -6,29 +6,32 @@ Nagura, Bian, Sato. FedNNNN: Norm-Normalized Neural Network Aggregation for Fast
 from typing import Any, Literal
 
 import torch
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.round import Round
+from fl_lightning.core.state import FlatState
+from fl_lightning.core.update import ClientUpdate
 from fl_lightning.metrics.functional import layer_norms
-from fl_lightning.state import FlatState
-from fl_lightning.update import ClientUpdate
 
 Granularity = Literal["model", "layer"]
 
-#: N at or below this is no direction to follow: the paper then returns w_t as it is (section 4.2)
+#: if N is at or below this there is no direction to follow, and the paper returns w_t as it is (section 4.2)
 SMALLEST_NORM = 1e-12
 
 
 class _TwoModels(StreamingAggregator):
-    """d ← γ d + step, w ← w + d (eq. 10-13, algorithm 3, lines 9-12); served is the plain average (section 4.1).
+    """d ← γ d + step, w ← w + d (eq. 10-13, algorithm 3, lines 9-12). The plain average is served (section 4.1).
 
-    Clients go on from w + d, whose own accuracy the paper calls extremely poor. Statistics of both are the average.
+    Clients continue from w + d, whose own accuracy the paper calls extremely poor. Statistics of both are the average.
     """
 
     def __init__(self, gamma: float) -> None:
         if not 0 <= gamma < 1:
-            raise MisconfigurationException(f"gamma={gamma}, but a share of the last step is kept: set it in [0, 1)")
+            raise MisconfigurationError(
+                f"gamma={gamma}, but it is the share of the last step that is kept: set it in [0, 1)"
+            )
         self.gamma = gamma
         self.momentum: Tensor | None = None
 
@@ -44,7 +47,7 @@ class _TwoModels(StreamingAggregator):
         )
 
     def scale(self, average: Tensor) -> tuple[Tensor, Tensor]:
-        """What the average update is multiplied by, and where the model moves at all."""
+        """Return what the average update is multiplied by, and where the model moves at all."""
         return average.new_ones(1), torch.ones(1, dtype=torch.bool, device=average.device)
 
     def state_dict(self) -> dict[str, Any]:
@@ -55,25 +58,25 @@ class _TwoModels(StreamingAggregator):
 
 
 class FedNNNN(_TwoModels):
-    """The average's direction, as long as the clients' average step, with momentum (eq. 12-13).
+    """A step in the average's direction, as long as the clients' average step, with momentum (eq. 12-13).
 
     Args:
         beta: length of the step in units of E, the clients' mean update norm.
-        gamma: share of the last step that is kept. 0 is :class:`NormNorm`.
-        granularity: ``model`` takes one norm over all parameters, as printed; ``layer`` one a layer.
+        gamma: share of the last step that is kept; 0 is :class:`NormNorm`.
+        granularity: ``model`` takes one norm over all parameters, as printed; ``layer`` takes one per layer.
     """
 
     def __init__(self, beta: float, gamma: float, granularity: Granularity = "model") -> None:
         super().__init__(gamma)
         if beta <= 0:
-            raise MisconfigurationException(f"beta={beta}, but it is the length of a step: set it above 0")
+            raise MisconfigurationError(f"beta={beta}, but it is the length of a step: set it above 0")
         if granularity not in ("model", "layer"):
-            raise MisconfigurationException(f"granularity={granularity!r} is not one of model, layer")
+            raise MisconfigurationError(f"granularity={granularity!r} is not one of model, layer")
         self.beta = beta
         self.granularity = granularity
 
-    def begin_round(self, model: nn.Module) -> None:
-        super().begin_round(model)
+    def begin_round(self, model: nn.Module, round: Round) -> None:
+        super().begin_round(model, round)
         self.sums["norm"] = torch.zeros_like(self._norms(self.start.parameters))
 
     def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
@@ -87,13 +90,13 @@ class FedNNNN(_TwoModels):
         return self._spread(torch.where(moves, self.beta * e / n, 0.0)), self._spread(moves)  # eq. 8
 
     def _norms(self, vector: Tensor) -> Tensor:
-        """‖vector‖ as one entry, or an entry a layer."""
+        """Return ‖vector‖ as one entry, or as one entry per layer."""
         if self.granularity == "model":
             return vector.norm().reshape(1)
         return layer_norms(vector, self.layout)
 
     def _spread(self, values: Tensor) -> Tensor:
-        """Each parameter's value: that of the model, or of its layer."""
+        """Return one value per parameter: the model's, or that of the parameter's layer."""
         return values if self.granularity == "model" else values[self.layout.layer_index.to(values.device)]
 
 
@@ -102,7 +105,7 @@ class NormNorm(FedNNNN):
 
     Args:
         beta: length of the step in units of E, the clients' mean update norm.
-        granularity: ``model`` takes one norm over all parameters, as printed; ``layer`` one a layer.
+        granularity: ``model`` takes one norm over all parameters, as printed; ``layer`` takes one per layer.
     """
 
     def __init__(self, beta: float, granularity: Granularity = "model") -> None:

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 import torch
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
-from fl_lightning.aggregation.base import Aggregate, GatheredAggregator
-from fl_lightning.state import StateDict
-from fl_lightning.store import ClientStore
-from fl_lightning.update import ClientUpdate
+from fl_lightning.aggregation.base import Aggregate, Federation, GatheredAggregator
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.round import Round
+from fl_lightning.core.state import StateDict
+from fl_lightning.core.update import ClientUpdate
 
 # Transposed convolutions are averaged with p_k: their output channels are not the rows of the weight.
 _LAYERS_WITH_NODES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -33,12 +33,12 @@ class FedAvgLastFC(GatheredAggregator):
     def __init__(self, head: str | None = None) -> None:
         self.head = head
 
-    def prepare(self, model: nn.Module, num_clients: int, seed: int, store: ClientStore) -> None:
-        super().prepare(model, num_clients, seed, store)
+    def prepare(self, model: nn.Module, federation: Federation) -> None:
+        super().prepare(model, federation)
         self._find_head(model)
 
-    def begin_round(self, model: nn.Module) -> None:
-        super().begin_round(model)
+    def begin_round(self, model: nn.Module, round: Round) -> None:
+        super().begin_round(model, round)
         head = self._find_head(model)
         layers = self._find_layers(model)
         self._num_classes = head.out_features
@@ -47,37 +47,37 @@ class FedAvgLastFC(GatheredAggregator):
 
     def receive(self, update: ClientUpdate, weight: float) -> None:
         if update.class_counts is None:
-            raise MisconfigurationException(
+            raise MisconfigurationError(
                 f"client {update.client} reports no class counts, but {type(self).__name__} averages the head by class:"
                 " use data with class labels, or FedAvg"
             )
         if len(update.class_counts) > self._num_classes:
-            raise MisconfigurationException(
+            raise MisconfigurationError(
                 f"client {update.client} counts {len(update.class_counts)} classes, but the head has"
                 f" {self._num_classes} outputs: set head to the layer whose outputs are the classes"
             )
         super().receive(update, weight)
 
     def finish_round(self) -> Aggregate:
-        mean = self.mean(self.weights)  # eq. 3, for whatever is no node
+        mean = self.mean  # eq. 3, for whatever is no node
         parameters = self.layout.split(self.layout.parameters, mean.parameters)
         clients = [self.layout.split(self.layout.parameters, item.state.parameters) for item in self.received]
-        for tensors, weights in self._node_weights(clients):
+        for tensors, weights in self.node_weights(clients):
             for name in tensors:
                 rows = parameters[name].view(weights.shape[1], -1).zero_()
                 for weight, client in zip(weights, clients, strict=True):
                     rows += weight[:, None] * client[name].view_as(rows)
         return Aggregate(self.result(mean))
 
-    def _node_weights(self, clients: list[StateDict]) -> Iterator[tuple[list[str], Tensor]]:
+    def node_weights(self, clients: list[StateDict]) -> Iterator[tuple[list[str], Tensor]]:
         """Gives, layer by layer, the names of its tensors and the weights of its nodes, a (clients, nodes) matrix."""
         counts = self.weights.new_zeros(len(self.received), self._num_classes)
         for row, item in zip(counts, self.received, strict=True):
             held = torch.as_tensor(item.update.class_counts)
             row[: len(held)] = held  # of the last classes the data may have none
-        yield self._head_tensors, self._shares(counts)  # eq. 4
+        yield self._head_tensors, self.shares(counts)  # eq. 4
 
-    def _shares(self, amounts: Tensor) -> Tensor:
+    def shares(self, amounts: Tensor) -> Tensor:
         """Each client's share of what all have of a node; p_k where nobody has any."""
         total = amounts.sum(0)
         return torch.where(total > 0, amounts / total, self.weights[:, None])
@@ -85,7 +85,7 @@ class FedAvgLastFC(GatheredAggregator):
     def _find_head(self, model: nn.Module) -> nn.Linear:
         linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
         if not linear:
-            raise MisconfigurationException(
+            raise MisconfigurationError(
                 f"{type(model).__name__} has no nn.Linear, but {type(self).__name__} averages the last one by class:"
                 " use a model that ends in one, or FedAvg"
             )
@@ -94,7 +94,7 @@ class FedAvgLastFC(GatheredAggregator):
         head = dict(model.named_modules(remove_duplicate=False)).get(self.head)
         if not isinstance(head, nn.Linear):
             last = next(name for name, layer in model.named_modules() if layer is linear[-1])
-            raise MisconfigurationException(
+            raise MisconfigurationError(
                 f"head={self.head!r} is no nn.Linear of {type(model).__name__}:"
                 f" set it to the name of one, or leave it out to take the last, {last!r}"
             )
@@ -129,14 +129,14 @@ class FedNS(FedAvgLastFC):
         head: name of the layer whose outputs are the classes; by default the model's last ``nn.Linear``.
     """
 
-    def _node_weights(self, clients: list[StateDict]) -> Iterator[tuple[list[str], Tensor]]:
-        yield from super()._node_weights(clients)
+    def node_weights(self, clients: list[StateDict]) -> Iterator[tuple[list[str], Tensor]]:
+        yield from super().node_weights(clients)
         start = self.layout.split(self.layout.parameters, self.start.parameters)
         for tensors in self._hidden_tensors:
             # The weight comes first. Where it is frozen, the bias is alone: rows of one entry, variance 0, hence p_k.
             weight = tensors[0]
             variances = torch.stack([row_variances(client[weight] - start[weight]) for client in clients])  # eq. 5
-            yield tensors, self._shares(without_outliers(variances))  # eq. 6
+            yield tensors, self.shares(without_outliers(variances))  # eq. 6
 
 
 def row_variances(values: Tensor) -> Tensor:

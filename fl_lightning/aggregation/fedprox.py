@@ -1,11 +1,35 @@
-"""FedProx: averaging clients that are held close to the global model.
+"""FedProx: averaging clients that are held close to the global model. Both halves: the server's and the client's.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020.
 """
 
+from pytorch_lightning import LightningModule, Trainer
+from torch.optim import Optimizer
+
 from fl_lightning.aggregation.fedavg import FedAvg
-from fl_lightning.callbacks.proximal import ProximalTerm
-from fl_lightning.local import ClientCallback
+from fl_lightning.client import ClientCallback
+from fl_lightning.core.errors import MisconfigurationError
+
+
+class ProximalTerm(ClientCallback):
+    """Adds μ/2 · ‖w - w_t‖² to the client's loss, as μ (w - w_t) on the gradient, which needs no second graph.
+
+    Args:
+        mu: strength of the term; 0 changes nothing.
+    """
+
+    def __init__(self, mu: float) -> None:
+        if mu < 0:
+            raise MisconfigurationError(f"mu={mu}, but the term holds clients back: set it to 0 or more")
+        self.mu = mu
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        """Add the term's gradient, before clipping."""
+        if self.mu == 0:
+            return
+        for name, parameter in pl_module.named_parameters():
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter.detach() - self.round.start[name], alpha=self.mu)
 
 
 class FedProx(FedAvg):
@@ -16,7 +40,8 @@ class FedProx(FedAvg):
     """
 
     def __init__(self, mu: float) -> None:
-        self.term = ProximalTerm(mu)
+        self.mu = mu
+        self._term = ProximalTerm(mu)
 
     def client_callbacks(self) -> list[ClientCallback]:
-        return [self.term]
+        return [self._term]

@@ -1,16 +1,29 @@
-"""Data: sources, partitions (who owns what), selections (who takes part)."""
+"""Data: sources, partitions (which samples each client owns) and selections (which clients take part in a round)."""
 
 from fl_lightning.data.datamodule import ClientDatasets, FederatedDataModule
-from fl_lightning.data.digits import Digits
-from fl_lightning.data.folders import ImageFolder, TinyImageNet
-from fl_lightning.data.natural import ByColumn, ByList
-from fl_lightning.data.nodes import MixedNodes
-from fl_lightning.data.partition import IID, ClassesPerClient, Dirichlet, Partition, RedrawnPartition
-from fl_lightning.data.redrawn import FreshDraw
+from fl_lightning.data.partitions import (
+    IID,
+    ByColumn,
+    ByList,
+    ClassesPerClient,
+    Dirichlet,
+    FavouriteClass,
+    FreshDraw,
+    MixedNodes,
+    Partition,
+    RedrawnPartition,
+    Shards,
+)
 from fl_lightning.data.selection import AllClients, RandomClients, Selection, SequentialClients
-from fl_lightning.data.sentiment140 import Sentiment140
-from fl_lightning.data.shards import FavouriteClass, Shards
-from fl_lightning.data.torchvision_sets import CIFAR10, MNIST, FashionMNIST
+from fl_lightning.data.sources import (
+    CIFAR10,
+    MNIST,
+    Digits,
+    FashionMNIST,
+    ImageFolder,
+    Sentiment140,
+    TinyImageNet,
+)
 
 __all__ = [
     "CIFAR10",

@@ -1,4 +1,4 @@
-"""A client's batches: which samples in which order, a pure function of (seed, round, client, epoch)."""
+"""A client's batches. Their order is a pure function of (seed, round, client, epoch)."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,17 +9,18 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Sampler, Subset, TensorDataset, default_collate
 
-from fl_lightning.randomness import generator_for
+from fl_lightning.core.randomness import generator_for
 
 
 class ClientBatches(Sampler[list[int]]):
-    """A batch sampler over one client's samples: reshuffled every epoch, the last, partial batch kept.
+    """A batch sampler over one client's samples. It reshuffles them every epoch and keeps the last, partial batch.
 
     Args:
-        indices: the client's samples.
-        batch_size: samples a batch.
-        key: (seed, round, client), which fixes the order.
-        merge_single: whether a last batch of one sample joins the one before, as BatchNorm needs it.
+        indices: indices of the client's samples.
+        batch_size: samples per batch.
+        key: (seed, round, client), which determines the order.
+        merge_single: whether to merge a last batch of one sample into the previous batch, because BatchNorm cannot
+            train on a single sample.
     """
 
     def __init__(
@@ -34,16 +35,16 @@ class ClientBatches(Sampler[list[int]]):
         self.starts = starts
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by Lightning before each local epoch."""
+        """Set the local epoch, which determines the order. Lightning calls this before each epoch."""
         self.epoch = epoch
 
     @property
     def sampler(self) -> "ClientBatches":
-        """Lightning looks for ``set_epoch`` here."""
+        """This object itself, because Lightning looks for ``set_epoch`` on a batch sampler's ``sampler``."""
         return self
 
     def arrays(self) -> list[np.ndarray]:
-        """The epoch's batches as index arrays."""
+        """Return the epoch's batches as arrays of indices."""
         order = generator_for("batches", *self.key, self.epoch).permutation(self.indices)
         return np.split(order, self.starts[1:])
 
@@ -56,9 +57,13 @@ class ClientBatches(Sampler[list[int]]):
 
 
 class TensorLoader:
-    """Batches of data held as tensors, taken by index: no worker processes, no sample-by-sample collation.
+    """A loader that takes whole batches from tensors by index, without worker processes or collation.
 
-    It gives what a ``DataLoader`` over the same ``TensorDataset`` gives, on the device where the tensors are.
+    It yields what a ``DataLoader`` over the same ``TensorDataset`` yields, on the device of the tensors.
+
+    Args:
+        tensors: the data, with samples along the first dimension.
+        batch_sampler: batches of one client.
     """
 
     def __init__(self, tensors: tuple[Tensor, ...], batch_sampler: ClientBatches) -> None:
@@ -76,7 +81,16 @@ class TensorLoader:
 
 @dataclass
 class TrainingData:
-    """The training data of all clients, and how it is loaded: what the source's own loader says."""
+    """The training data of all clients, and how the source's own loader loads it.
+
+    Args:
+        dataset: samples of all clients.
+        batch_size: samples per batch; None if the source's loader has a batch sampler.
+        collate_fn: makes a batch from a list of samples.
+        num_workers: number of worker processes.
+        pin_memory: whether batches are copied to pinned memory.
+        worker_init_fn: is called in every worker process.
+    """
 
     dataset: Dataset
     batch_size: int | None
@@ -87,7 +101,7 @@ class TrainingData:
 
     @classmethod
     def from_loader(cls, loader: DataLoader) -> "TrainingData":
-        """Takes data set, batch size and collate function from a loader."""
+        """Take the data set and the settings of a loader."""
         tensors = _as_tensors(loader.dataset)
         dataset = loader.dataset if tensors is None else TensorDataset(*tensors)
         return cls(
@@ -101,13 +115,13 @@ class TrainingData:
 
     @property
     def tensors(self) -> tuple[Tensor, ...] | None:
-        """The data as tensors with the sample as first dimension, if it is held so."""
+        """The data as tensors with samples along the first dimension, or None if it is not held as tensors."""
         if type(self.dataset) is TensorDataset and self.collate_fn is default_collate:
             return self.dataset.tensors
         return None
 
     def to(self, device: torch.device) -> "TrainingData":
-        """The same data on ``device``, if it is held as tensors and they fit into half of its free memory."""
+        """Return the data on ``device`` if it is held as tensors that fit into half of the free memory there."""
         tensors = self.tensors
         if tensors is None or device.type == "cpu" or not _fits(tensors, device):
             return self
@@ -115,7 +129,7 @@ class TrainingData:
         return TrainingData(moved, self.batch_size, self.collate_fn)
 
     def loader(self, batches: ClientBatches) -> TensorLoader | DataLoader:
-        """A loader over one client's batches."""
+        """Return a loader over one client's batches."""
         tensors = self.tensors
         if tensors is not None:
             return TensorLoader(tensors, batches)
@@ -130,7 +144,7 @@ class TrainingData:
 
 
 def _as_tensors(dataset: Dataset) -> tuple[Tensor, ...] | None:
-    """The tensors of a TensorDataset, also behind a Subset (what random_split gives) or a ConcatDataset."""
+    """Return the tensors of a TensorDataset, looking into Subset and ConcatDataset, or None if there are none."""
     if type(dataset) is TensorDataset:
         return dataset.tensors
     if type(dataset) is Subset and (tensors := _as_tensors(dataset.dataset)) is not None:
@@ -145,6 +159,7 @@ def _as_tensors(dataset: Dataset) -> tuple[Tensor, ...] | None:
 
 
 def _fits(tensors: tuple[Tensor, ...], device: torch.device) -> bool:
+    """Return whether the tensors take less than half of the device's free memory."""
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)

@@ -1,4 +1,4 @@
-"""The server's training loader: one batch a round, the clients that take part."""
+"""The sampler of the server's training loader, whose only batch per round is the list of clients that take part."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -6,13 +6,16 @@ from torch.utils.data import Dataset, DistributedSampler
 
 
 class CohortSampler(DistributedSampler):
-    """Yields this rank's share of the round's clients, as one list.
+    """A sampler that yields this rank's share of the round's clients, as one list.
 
-    It is a ``DistributedSampler`` because Lightning leaves those alone and tells them the round by ``set_epoch``.
+    It is a ``DistributedSampler`` because Lightning does not replace those, and sets their round with ``set_epoch``.
 
     Args:
-        cohort: the clients of a round.
-        size: how much work a client is in a round; the largest are dealt first, each to the rank with the least to do.
+        cohort: returns the clients of a round.
+        size: returns how much work a client is in a round. Clients are assigned from the largest to the smallest, each
+            to the rank with the least work so far.
+        num_replicas: number of ranks.
+        rank: number of this rank.
     """
 
     def __init__(
@@ -27,11 +30,11 @@ class CohortSampler(DistributedSampler):
         self.size = size
 
     def __iter__(self) -> Iterator[list[int]]:
-        # A generator: the round is known when the loader starts, not when Lightning asks for the iterator.
+        # A generator, because Lightning asks for the iterator before it sets the round.
         yield self.share(self.cohort(self.epoch))
 
     def share(self, cohort: Sequence[int]) -> list[int]:
-        """This rank's clients, in the order of the cohort; none if there are fewer clients than ranks."""
+        """Return this rank's clients, in the order of the cohort; none if there are not enough for every rank."""
         if self.num_replicas == 1:
             return list(cohort)
         loads = [0] * self.num_replicas
@@ -49,7 +52,7 @@ class CohortSampler(DistributedSampler):
 
 
 class _Identity(Dataset):
-    """Gives back what it is asked for: the sampler already has the batch."""
+    """A data set that returns its index, because the sampler already yields the batch."""
 
     def __getitem__(self, clients: list[int]) -> list[int]:
         return clients

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from fl_lightning.metrics.comparison import AverageComparison
 from fl_lightning.metrics.functional import adaptive_weights, angle_between
-from fl_lightning.metrics.tags import MAX_CURVES, check_max_curves, client_scalars
 
 
 class UpdateAngles(AverageComparison):
@@ -23,18 +22,15 @@ class UpdateAngles(AverageComparison):
         model: has the names and shapes of every state to come. It is not kept.
         num_clients: K, of all clients.
         alpha: of FedAdp: how much more a small angle weighs than a large one.
-        max_curves: with more clients than that, quantiles and the three worst instead of a number a client.
     """
 
     angle_sum: Tensor
     rounds: Tensor
 
-    def __init__(
-        self, model: nn.Module, num_clients: int, alpha: float = 5.0, max_curves: int = MAX_CURVES, **kwargs: Any
-    ) -> None:
+    def __init__(self, model: nn.Module, num_clients: int, alpha: float = 5.0, **kwargs: Any) -> None:
         super().__init__(model, **kwargs)
+        self.num_clients = num_clients
         self.alpha = alpha
-        self.each = num_clients <= check_max_curves(max_curves)
         # Every rank knows the same of the rounds before.
         self.add_state("angle_sum", self.weight.new_zeros(num_clients), dist_reduce_fx="max", persistent=True)
         self.add_state("rounds", self.weight.new_zeros(num_clients), dist_reduce_fx="max", persistent=True)
@@ -57,8 +53,8 @@ class UpdateAngles(AverageComparison):
         """θ_k (eq. 7). The updates are -η times the gradients; -η cancels in the angle."""
         return angle_between(average, update)
 
-    def compute(self) -> dict[str, Tensor]:
-        """``angles/...``, ``angles_smoothed/...`` and ``angle_weights/...``, in radians."""
+    def compute(self) -> dict[str, dict[int, float]]:
+        """Return ``angle``, ``smoothed`` (both in radians) and ``weight``, each by client."""
         rows = self._rows(width=3)
         rows = rows[rows[:, 2].argsort()]
         angles, weights, clients = rows[:, 0], rows[:, 1], rows[:, 2].long()
@@ -66,11 +62,11 @@ class UpdateAngles(AverageComparison):
         smoothed = (angle_sum + angles) / (rounds + 1)  # eq. 8, with t counting the rounds of this client
         psi = adaptive_weights(smoothed, weights, self.alpha)  # eq. 9-10
         self._angles = _by_client(clients, angles)
-        return (
-            client_scalars("angles/", self._angles, self.each)
-            | client_scalars("angles_smoothed/", _by_client(clients, smoothed), self.each)
-            | client_scalars("angle_weights/", _by_client(clients, psi), self.each, worst="smallest")
-        )
+        return {
+            "angle": self._angles,
+            "smoothed": _by_client(clients, smoothed),
+            "weight": _by_client(clients, psi),
+        }
 
     def next_round(self) -> None:
         """Begins a new round; the angles so far are remembered."""

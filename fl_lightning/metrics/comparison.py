@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 
+from fl_lightning.core.state import StateLayout, exact_dtype
 from fl_lightning.metrics.functional import update_vector
-from fl_lightning.state import StateLayout, exact_dtype
 
 
 class AverageComparison(Metric, ABC):

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torchmetrics import Metric
 
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.state import StateLayout, exact_dtype
 from fl_lightning.metrics.comparison import AverageComparison
 from fl_lightning.metrics.functional import gaussian_kl, gradient_divergence
-from fl_lightning.state import StateLayout, exact_dtype
 
 #: added to variances, as BatchNorm does before it divides by them
 EPSILON = 1e-5
@@ -53,9 +53,9 @@ class GradientDivergence(AverageComparison):
         return float(update.sub_(average).norm())
 
     def compute(self) -> dict[str, Tensor]:
-        """``divergence/gradient``."""
+        """Return ``gradient``."""
         distances, _, rates = self._rows(width=3).T
-        return {"divergence/gradient": torch.tensor(gradient_divergence(distances.tolist(), rates.tolist()))}
+        return {"gradient": torch.tensor(gradient_divergence(distances.tolist(), rates.tolist()))}
 
     def next_round(self) -> None:
         """Begins a new round."""
@@ -92,10 +92,10 @@ class StatisticsDivergence(Metric):
         self.kl = torch.stack(kls).to(self.kl)
 
     def compute(self) -> dict[str, Tensor]:
-        """``divergence/statistics``, if the model has some, and ``divergence/parameters``."""
+        """Return ``statistics``, if the model has some, and ``parameters``."""
         statistics, parameters = self.kl.cpu()
-        values = {"divergence/statistics": statistics} if self._norms else {}
-        return values | {"divergence/parameters": parameters}
+        values = {"statistics": statistics} if self._norms else {}
+        return values | {"parameters": parameters}
 
     @property
     def _norms(self) -> list[str]:
@@ -121,14 +121,14 @@ def _together(state: Mapping[str, Tensor], names: list[str]) -> Tensor:
 
 def _read(path: str | Path) -> Mapping[str, Tensor]:
     if not Path(path).is_file():
-        raise MisconfigurationException(f"reference={path}: there is no such file, give the path of a checkpoint")
+        raise MisconfigurationError(f"reference={path}: there is no such file, give the path of a checkpoint")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise MisconfigurationException(f"reference={path} is no checkpoint, or was cut off: use another") from error
+        raise MisconfigurationError(f"reference={path} is no checkpoint, or was cut off: use another") from error
     state = content.get("state_dict", content) if isinstance(content, Mapping) else None
     if not isinstance(state, Mapping):
-        raise MisconfigurationException(f"reference={path} holds no state of a model: give the path of a checkpoint")
+        raise MisconfigurationError(f"reference={path} holds no state of a model: give the path of a checkpoint")
     return state
 
 
@@ -137,7 +137,7 @@ def _checked(state: Mapping[str, Tensor], layout: StateLayout) -> Mapping[str, T
         shape = tuple(state[name].shape) if name in state else None
         if shape != tuple(layout.shapes[name]):
             there = "missing" if shape is None else f"of shape {shape}"
-            raise MisconfigurationException(
+            raise MisconfigurationError(
                 f"the reference is another model: {name} is {there} there and of shape {tuple(layout.shapes[name])}"
                 " here: use a checkpoint of this model"
             )

@@ -8,7 +8,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from fl_lightning.state import StateLayout
+from fl_lightning.core.state import StateLayout
 
 
 def update_vector(layout: StateLayout, start: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Tensor:

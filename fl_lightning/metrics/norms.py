@@ -9,18 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd
 from torchmetrics import Metric
 
+from fl_lightning.core.layers import LAYER_KINDS
+from fl_lightning.core.state import StateLayout, exact_dtype
 from fl_lightning.metrics.functional import layer_norms, update_vector
-from fl_lightning.state import StateLayout, exact_dtype
 
-KINDS: dict[str, tuple[type[nn.Module], ...]] = {
-    "convolution": (_ConvNd,),
-    "fully_connected": (nn.Linear,),
-    "normalisation": (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
-}
 #: the name of the layer whose parameters are the model's own, not those of a module in it
 ROOT = "root"
 
@@ -40,7 +34,7 @@ class UpdateNorms(Metric):
         for state in client_states:
             norms.update(start, state, weight=600)
         norms.moved(start, new_state)
-        norms.compute()  # {"norms/conv1/N": ..., "norms/all/N_over_E": ..., ...}
+        norms.compute()  # {"conv1/N": ..., "all/N_over_E": ..., ...}
         norms.next_round()
     """
 
@@ -90,7 +84,7 @@ class UpdateNorms(Metric):
         self.move = self._norms(update_vector(self.layout, start, end))  # eq. 24
 
     def compute(self) -> dict[str, Tensor]:
-        """``norms/<layer>/N``, ``E``, ``N_over_E``; and if the model moved, ``move`` and ``integral``.
+        """Return ``<layer>/N``, ``E`` and ``N_over_E``, and if the model moved, ``move`` and ``integral``.
 
         N/E is 1 where no client moved: nobody disagrees.
         """
@@ -103,7 +97,7 @@ class UpdateNorms(Metric):
             values |= {"move": self.move, "integral": self.integral + self.move}
         columns = {quantity: vector.cpu() for quantity, vector in values.items()}
         return {
-            f"norms/{name}/{quantity}": vector[row]
+            f"{name}/{quantity}": vector[row]
             for row, name in enumerate(self.names)
             for quantity, vector in columns.items()
         }
@@ -124,7 +118,7 @@ def layer_groups(model: nn.Module, layout: StateLayout) -> dict[str, list[bool]]
     layers = list(layout.layers)
     groups = {layer or ROOT: [layer == other for other in layers] for layer in layers}
     modules = dict(model.named_modules())
-    for kind, types in KINDS.items():
+    for kind, types in LAYER_KINDS.items():
         members = [isinstance(modules.get(layer), types) for layer in layers]
         if any(members):
             groups[kind] = members

@@ -6,24 +6,20 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from fl_lightning.metrics.tags import MAX_CURVES, check_max_curves
-
 
 class ParticipationCounts(Metric):
     """In how many rounds each client took part.
 
     Args:
         num_clients: K, of all clients.
-        max_curves: with more clients than that, only the smallest and the largest count, and not a number a client.
     """
 
     full_state_update = False
     counts: Tensor
     round_counts: Tensor
 
-    def __init__(self, num_clients: int, max_curves: int = MAX_CURVES, **kwargs: Any) -> None:
+    def __init__(self, num_clients: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.each = num_clients <= check_max_curves(max_curves)
         zeros = torch.zeros(num_clients, dtype=torch.int64)
         self.add_state("round_counts", zeros, dist_reduce_fx="sum")
         # Every rank knows the same of the rounds before.
@@ -34,13 +30,13 @@ class ParticipationCounts(Metric):
         self.round_counts[client] += 1
 
     def compute(self) -> dict[str, Tensor]:
-        """``participation/client_...``, ``least``, ``most`` and ``clients``, counting this round too."""
+        """Return ``counts`` by client, their ``least`` and ``most``, and how many ``clients`` ever took part."""
         self._total = (self.counts + self.round_counts).cpu()
-        values = {f"participation/client_{client:03d}": n for client, n in enumerate(self._total)} if self.each else {}
-        return values | {
-            "participation/least": self._total.min(),
-            "participation/most": self._total.max(),
-            "participation/clients": (self._total > 0).sum(),
+        return {
+            "counts": self._total,
+            "least": self._total.min(),
+            "most": self._total.max(),
+            "clients": (self._total > 0).sum(),
         }
 
     def next_round(self) -> None:

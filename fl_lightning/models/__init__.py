@@ -1,4 +1,4 @@
-"""Models: a generic classifier and the networks inside it."""
+"""Models: a classifier for any network, and the networks of the papers."""
 
 from fl_lightning.models.bilstm import BiLSTM
 from fl_lightning.models.classifier import Classifier

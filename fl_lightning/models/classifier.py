@@ -1,4 +1,4 @@
-"""A LightningModule for any network that classifies."""
+"""A LightningModule for any network that returns logits."""
 
 from typing import Any
 
@@ -6,7 +6,6 @@ import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from pytorch_lightning.core.mixins.hparams_mixin import _given_hyperparameters
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn import functional
@@ -14,20 +13,22 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision, MulticlassRecall
 
+from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.models.normalisation import Normalisation, with_normalisation
 
 
 class Classifier(LightningModule):
-    """Cross-entropy on a network's logits; logs loss, accuracy, macro precision, recall and F1.
+    """A module that trains a network with cross-entropy and logs loss, accuracy, macro precision, recall and F1.
 
     Args:
-        net: maps a batch of inputs to logits.
-        num_classes: how many classes there are.
-        optimizer: makes the clients' optimiser from their parameters; by default SGD with learning rate 0.05.
-        lr_scheduler: makes a learning-rate scheduler from that optimiser. It steps after every local epoch and begins
-            anew in every round; for one that goes on from round to round see the client callbacks.
-        normalisation: replaces the network's: ``group`` (Fed-GN), ``layer``, ``none``; ``batch`` leaves it as it is.
-        top_k: logs also how often the label is among the ``k`` most likely classes, as ``top<k>_accuracy``.
+        net: network that maps a batch of inputs to logits.
+        num_classes: number of classes.
+        optimizer: makes a client's optimiser from its parameters; by default, SGD with learning rate 0.05.
+        lr_scheduler: makes a learning-rate scheduler from that optimiser. It steps after every local epoch and restarts
+            in every round; the client callbacks have schedules that continue from round to round.
+        normalisation: normalisation that replaces the network's own: ``group`` (Fed-GN), ``layer`` or ``none``;
+            ``batch`` leaves the network as it is.
+        top_k: also log ``top<k>_accuracy``, how often the label is among the ``k`` most likely classes.
     """
 
     def __init__(
@@ -40,74 +41,79 @@ class Classifier(LightningModule):
         top_k: int | None = None,
     ) -> None:
         super().__init__()
-        # The command line saves how net and optimiser are made; the objects themselves do not belong into a checkpoint.
+        # The command line passes descriptions of net and optimiser to save; objects do not belong in a checkpoint.
         from_command_line = _given_hyperparameters.get() is not None
         self.save_hyperparameters(ignore=[] if from_command_line else ["net", "optimizer", "lr_scheduler"])
         self.net = with_normalisation(net, normalisation)
+        self.num_classes = num_classes
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
+        self.normalisation = normalisation
+        self.top_k = top_k
         metrics = _metrics(num_classes, top_k)
         self.val_metrics = metrics.clone(prefix="val/")
         self.test_metrics = metrics.clone(prefix="test/")
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits."""
+        """Return the logits of a batch of inputs."""
         logits: Tensor = self.net(inputs)
         return logits
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        """The mean cross-entropy of a batch."""
+        """Return the mean cross-entropy of a batch."""
         inputs, labels = batch
         return functional.cross_entropy(self(inputs), labels)
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
-        """Logs ``val/...``."""
+        """Log the metrics of a batch as ``val/...``."""
         self._evaluate("val", self.val_metrics, batch)
 
     def test_step(self, batch: list[Tensor], batch_idx: int) -> None:
-        """Logs ``test/...``."""
+        """Log the metrics of a batch as ``test/...``."""
         self._evaluate("test", self.test_metrics, batch)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The most likely classes."""
+        """Return the most likely class of each input."""
         inputs = batch[0] if isinstance(batch, list | tuple) else batch
         classes: Tensor = self(inputs).argmax(dim=1)
         return classes
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """The clients' optimiser and scheduler, fresh in every round."""
+        """Return a new optimiser, and a new scheduler if one is set. This is called for every client in every round."""
         optimizer = self.optimizer(self.parameters()) if self.optimizer else torch.optim.SGD(self.parameters(), lr=0.05)
         if self.lr_scheduler is None:
             return optimizer
         scheduler = self.lr_scheduler(optimizer)
         if isinstance(scheduler, ReduceLROnPlateau):
-            raise MisconfigurationException(
-                "lr_scheduler=ReduceLROnPlateau waits for a metric, but a client has none to show, for validation is"
-                " the server's: use a scheduler that goes by epochs, such as StepLR"
+            raise MisconfigurationError(
+                "lr_scheduler=ReduceLROnPlateau waits for a metric, but clients have none, because validation runs on"
+                " the server: use a scheduler that counts epochs, such as StepLR"
             )
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def _evaluate(self, stage: str, metrics: MetricCollection, batch: list[Tensor]) -> None:
+        """Update the metrics with a batch and log them."""
         inputs, labels = batch
         logits = self(inputs)
         metrics.update(logits, labels)
         self.log(f"{stage}/loss", functional.cross_entropy(logits, labels), batch_size=len(labels))
-        for name, metric in metrics.items(copy_state=False):  # shared among metrics that count the same
+        for name, metric in metrics.items(copy_state=False):  # the metrics of a group share their state
             self.log(name, metric, prog_bar=name == "val/accuracy", batch_size=len(labels))
 
 
 def _metrics(num_classes: int, top_k: int | None) -> MetricCollection:
+    """Return the metrics of the validation and test steps."""
     metrics: dict[str, Metric | MetricCollection] = {
         "accuracy": MulticlassAccuracy(num_classes, average="micro"),
         "macro_precision": MulticlassPrecision(num_classes),
         "macro_recall": MulticlassRecall(num_classes),
         "macro_f1": MulticlassF1Score(num_classes),
     }
-    # Metrics of a group are counted once. Left to itself, torchmetrics groups those that agree on the first batch.
+    # A group shares one state. By default, torchmetrics would group all metrics that agree on the first batch.
     groups = [["accuracy"], ["macro_precision", "macro_recall", "macro_f1"]]
     if top_k is not None:
         if not 1 < top_k < num_classes:
-            raise MisconfigurationException(
+            raise MisconfigurationError(
                 f"top_k={top_k}, but there are {num_classes} classes: set top_k from 2 to {num_classes - 1}"
             )
         name = f"top{top_k}_accuracy"

@@ -1,6 +1,6 @@
-"""The convolutional networks of the papers: chains of convolutions, then of fully connected layers.
+"""The convolutional networks of the papers: convolutions followed by fully connected layers.
 
-ReLU follows every layer but the last, which gives logits; softmax is the loss's.
+ReLU follows every layer except the last, which returns logits; the loss applies the softmax.
 """
 
 from torch import nn
@@ -26,6 +26,7 @@ class MnistCNN(nn.Sequential):
             nn.ReLU(),
             nn.Linear(500, num_classes),
         )
+        self.num_classes = num_classes
 
 
 class CifarCNN(nn.Sequential):
@@ -53,13 +54,14 @@ class CifarCNN(nn.Sequential):
             nn.ReLU(),
             nn.Linear(192, num_classes),
         )
+        self.num_classes = num_classes
 
 
 class FedAdpCNN(nn.Sequential):
     """FedAdp's CNN for 28 × 28 images (its footnote 4), 1,663,370 parameters.
 
-    That total needs padded convolutions, so that 64 · 7 · 7 values reach the first fully connected layer; the 1024
-    printed for it belong to unpadded ones.
+    The paper's total requires padded convolutions, with which 64 · 7 · 7 values reach the first fully connected layer.
+    The 1024 values that the paper prints would follow from unpadded ones.
 
     Args:
         num_classes: width of the last layer.
@@ -78,6 +80,7 @@ class FedAdpCNN(nn.Sequential):
             nn.ReLU(),
             nn.Linear(512, num_classes),
         )
+        self.num_classes = num_classes
 
 
 class FedNSCNN(nn.Sequential):
@@ -102,16 +105,17 @@ class FedNSCNN(nn.Sequential):
             nn.ReLU(),
             nn.Linear(256, num_classes),
         )
+        self.num_classes = num_classes
 
 
 class AlexNet32(nn.Sequential):
-    """AlexNet for 32 × 32 colour images, as FedNS trains it on CIFAR-10: 23,272,266 parameters.
+    """AlexNet for 32 × 32 colour images, as FedNS trains it on CIFAR-10, 23,272,266 parameters.
 
-    torchvision's AlexNet is for 224 × 224: its first convolution and pool would leave nothing of an image of 32 × 32.
+    torchvision's AlexNet is made for 224 × 224 images and would shrink 32 × 32 images to nothing.
 
     Args:
         num_classes: width of the last layer.
-        dropout: share of the values that is dropped before the first two fully connected layers.
+        dropout: probability of dropout before the first two fully connected layers.
     """
 
     def __init__(self, num_classes: int = 10, dropout: float = 0.5) -> None:
@@ -138,16 +142,18 @@ class AlexNet32(nn.Sequential):
             nn.ReLU(),
             nn.Linear(4096, num_classes),
         )
+        self.num_classes = num_classes
+        self.dropout = dropout
 
 
 class LeNet(nn.Sequential):
-    """FedDNA's LeNet with BatchNorm: 6 and 16 channels, 120-84-10: 61,750 parameters.
+    """FedDNA's LeNet with BatchNorm: convolutions of 6 and 16 channels, then 120-84-10, 61,750 parameters.
 
-    Smaller images are padded to LeNet's 32 × 32, so that MNIST's 28 × 28 meet the same network.
+    Smaller images, such as MNIST's of 28 × 28, are padded to LeNet's 32 × 32.
 
     Args:
         image_size: height and width of an image.
-        channels: of an image, 1 for grey, 3 for colour.
+        channels: number of channels of an image, 1 for grey and 3 for colour.
         num_classes: width of the last layer.
     """
 
@@ -166,14 +172,19 @@ class LeNet(nn.Sequential):
             nn.ReLU(),
             nn.Linear(84, num_classes),
         )
+        self.image_size = image_size
+        self.channels = channels
+        self.num_classes = num_classes
 
 
 class FourLayerCNN(nn.Sequential):
-    """FedDNA's 4-layer CNN with BatchNorm: 32 and 64 channels 3 × 3, padded, 512-10: 2,122,378 parameters on CIFAR-10.
+    """FedDNA's 4-layer CNN with BatchNorm: padded 3 × 3 convolutions of 32 and 64 channels, then 512-10.
+
+    It has 2,122,378 parameters on CIFAR-10.
 
     Args:
         image_size: height and width of an image.
-        channels: of an image, 1 for grey, 3 for colour.
+        channels: number of channels of an image, 1 for grey and 3 for colour.
         num_classes: width of the last layer.
     """
 
@@ -189,8 +200,14 @@ class FourLayerCNN(nn.Sequential):
             nn.ReLU(),
             nn.Linear(512, num_classes),
         )
+        self.image_size = image_size
+        self.channels = channels
+        self.num_classes = num_classes
 
 
 def _normalised(inputs: int, outputs: int, kernel: int, padding: int = 1) -> list[nn.Module]:
-    """A convolution with BatchNorm and ReLU. It keeps its bias, as FedNNNN's do: ``normalisation: none`` needs it."""
+    """Return a convolution, BatchNorm and ReLU.
+
+    The convolution has a bias, as in FedNNNN, because it needs one if ``normalisation: none`` removes the BatchNorm.
+    """
     return [nn.Conv2d(inputs, outputs, kernel, padding=padding), nn.BatchNorm2d(outputs), nn.ReLU()]

@@ -1,6 +1,7 @@
-"""Small networks that belong to no paper: plain ``nn.Module``s that map a batch of images to logits."""
+"""Small networks that belong to no paper. They map a batch of images to logits."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import nn
 
@@ -9,24 +10,27 @@ class FullyConnected(nn.Sequential):
     """Fully connected layers with ReLU between them.
 
     Args:
-        inputs: values an image.
+        inputs: number of values per image.
         hidden: widths of the hidden layers.
-        num_classes: width of the last.
+        num_classes: width of the last layer.
     """
 
     def __init__(self, inputs: int = 784, hidden: Sequence[int] = (200,), num_classes: int = 10) -> None:
         layers: list[nn.Module] = [nn.Flatten()]
-        for width in hidden:
-            layers += [nn.Linear(inputs, width), nn.ReLU()]
-            inputs = width
-        super().__init__(*layers, nn.Linear(inputs, num_classes))
+        widths = [inputs, *hidden]
+        for before, after in pairwise(widths):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        super().__init__(*layers, nn.Linear(widths[-1], num_classes))
+        self.inputs = inputs
+        self.hidden = hidden
+        self.num_classes = num_classes
 
 
 class MLR(FullyConnected):
     """Multinomial logistic regression: one fully connected layer, whose loss is convex.
 
     Args:
-        inputs: values an image.
+        inputs: number of values per image.
         num_classes: width of the layer.
     """
 
@@ -38,9 +42,9 @@ class DigitsCNN(nn.Sequential):
     """A small CNN for the bundled 8 × 8 digits: two 3 × 3 convolutions, pooling, one hidden layer.
 
     Args:
-        channels: of the two convolutions.
+        channels: widths of the two convolutions.
         hidden: width of the hidden layer.
-        num_classes: width of the last.
+        num_classes: width of the last layer.
         batch_norm: whether BatchNorm follows each convolution.
     """
 
@@ -65,3 +69,7 @@ class DigitsCNN(nn.Sequential):
             nn.ReLU(),
             nn.Linear(hidden, num_classes),
         )
+        self.channels = channels
+        self.hidden = hidden
+        self.num_classes = num_classes
+        self.batch_norm = batch_norm

@@ -2,9 +2,9 @@
 
 from abc import ABC, abstractmethod
 
-from fl_lightning.rounds import Round
-from fl_lightning.state import StateLayout
-from fl_lightning.update import ClientUpdate
+from fl_lightning.core.round import Round
+from fl_lightning.core.state import StateLayout
+from fl_lightning.core.update import ClientUpdate
 
 
 class UploadTransform(ABC):

@@ -6,13 +6,13 @@ Xing, Ning, Zhou, Liao, Xu, Zou. N-FedAvg: Novel Federated Average Algorithm Bas
 from dataclasses import replace
 
 import torch
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from fl_lightning.randomness import seed_for
-from fl_lightning.rounds import Round
-from fl_lightning.state import FlatState, StateLayout
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.randomness import seed_for
+from fl_lightning.core.round import Round
+from fl_lightning.core.state import FlatState, StateLayout
+from fl_lightning.core.update import ClientUpdate
 from fl_lightning.transforms.base import UploadTransform
-from fl_lightning.update import ClientUpdate
 
 
 class BernoulliMask(UploadTransform):
@@ -27,7 +27,7 @@ class BernoulliMask(UploadTransform):
 
     def __init__(self, keep: float) -> None:
         if not 0 < keep <= 1:
-            raise MisconfigurationException(f"keep={keep}, but it is a probability: set transforms keep in (0, 1]")
+            raise MisconfigurationError(f"keep={keep}, but it is a probability: set transforms keep in (0, 1]")
         self.keep = keep
 
     def __call__(self, update: ClientUpdate, round: Round, layout: StateLayout) -> ClientUpdate:

@@ -8,14 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from fl_lightning import ClientUpdate
 from fl_lightning.aggregation.fedadp import FedAdp
 from fl_lightning.callbacks import FederatedServer
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.store import ClientStore
 from fl_lightning.metrics.functional import angle_between, gompertz
-from fl_lightning.store import ClientStore
 from tests.toys import ConvNet, federate, identical, random_state, random_updates
 
 COHORTS = [[0, 1, 2, 3, 4], [1, 3, 5], [0, 5], [2, 3, 4, 5]]
@@ -232,18 +232,19 @@ def test_resumed_equals_undisturbed(in_folder, generator, tmp_path):
 
     folder = tmp_path if in_folder else None
     first = FedAdp()
-    first.prepare(model, 6, 0, ClientStore(folder))
+    kept = ClientStore(folder)
+    first.memory = kept.part("FedAdp")
     for updates in rounds[:2]:
         first.aggregate(model, updates)
     saved = io.BytesIO()
-    torch.save({"store": first.store.state_dict(), "aggregator": first.state_dict()}, saved)
+    torch.save({"store": kept.state_dict(), "aggregator": first.state_dict()}, saved)
     saved.seek(0)
     checkpoint = torch.load(saved, weights_only=True)
 
     resumed, store = FedAdp(), ClientStore(folder)
     store.load_state_dict(checkpoint["store"])
     resumed.load_state_dict(checkpoint["aggregator"])
-    resumed.prepare(model, 6, 0, store)
+    resumed.memory = store.part("FedAdp")
     for updates, state in zip(rounds[2:], expected[2:], strict=True):
         assert identical(resumed.aggregate(model, updates).state, state)
     assert resumed.smoothed_angles == undisturbed.smoothed_angles
@@ -256,5 +257,5 @@ def test_a_run_logs_angle_and_divergence():
 
 
 def test_a_negative_alpha_is_refused():
-    with pytest.raises(MisconfigurationException, match=r"alpha=-1.*set it to 0 \(FedAvg\) or above"):
+    with pytest.raises(MisconfigurationError, match=r"alpha=-1.*set it to 0 \(FedAvg\) or above"):
         FedAdp(alpha=-1)

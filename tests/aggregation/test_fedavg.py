@@ -5,10 +5,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fl_lightning import ClientUpdate
 from fl_lightning.aggregation import Aggregate, FedAvg, GatheredAggregator
+from fl_lightning.core.errors import MisconfigurationError
 from tests.toys import ConvNet, identical, random_state, random_updates
 
 
@@ -16,7 +16,7 @@ class GatheredMean(GatheredAggregator):
     """The same average, computed from the updates together."""
 
     def finish_round(self) -> Aggregate:
-        return Aggregate(self.result(self.mean(self.weights)))
+        return Aggregate(self.result(self.mean))
 
 
 def numpy_mean(updates: list[ClientUpdate], weighting: str) -> dict[str, np.ndarray]:
@@ -65,7 +65,7 @@ def test_of_the_counters_the_largest_received_counts(generator):
 
 
 def test_no_updates_are_refused():
-    with pytest.raises(MisconfigurationException, match="at least one client"):
+    with pytest.raises(MisconfigurationError, match="at least one client"):
         FedAvg().aggregate(ConvNet(), [])
 
 

@@ -7,18 +7,17 @@ import pytest
 import torch
 import torchvision
 from pytorch_lightning import Callback
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from fl_lightning import ClientUpdate, LocalTraining
-from fl_lightning.aggregation import FedAvg
-from fl_lightning.aggregation.chain import read_chain
-from fl_lightning.aggregation.fedma import FedMA, FrozenLayers
+from fl_lightning.aggregation import FedAvg, Federation
+from fl_lightning.aggregation.fedma.aggregator import FedMA, FrozenLayers
+from fl_lightning.aggregation.fedma.chain import read_chain
 from fl_lightning.callbacks import FederatedServer, RoundCallback
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.round import Round
 from fl_lightning.data import IID, RandomClients
 from fl_lightning.models.nets import FullyConnected
-from fl_lightning.rounds import Round
-from fl_lightning.store import ClientStore
 from tests.toys import Blobs, ConvNet, Net, federate, identical, quiet_trainer, random_state, random_updates
 
 
@@ -83,10 +82,10 @@ def test_permuted_copies_are_served_as_the_same_function(net, one_shot, generato
     updates = [ClientUpdate(k, permuted_copy(model, generator), 10 + k) for k in range(4)]
     expected = outputs(model, dict(model.state_dict()), shape)
     for update in updates:
-        torch.testing.assert_close(outputs(model, update.state, shape), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(outputs(model, update.state, shape), expected, atol=1e-4, rtol=1e-4)
 
     served = FedMA(one_shot=one_shot).aggregate(model, updates).state
-    torch.testing.assert_close(outputs(model, served, shape), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(outputs(model, served, shape), expected, atol=1e-4, rtol=1e-4)
     averaged = FedAvg().aggregate(model, updates).state
     assert (outputs(model, averaged, shape) - expected).abs().max() > 0.1
 
@@ -101,11 +100,11 @@ def test_a_pass_over_permuted_copies_never_changes_what_anyone_computes(net, gen
     for stage in range(len(chain)):
         assert aggregator.stage == stage
         served = aggregator.aggregate(model, [ClientUpdate(k, start, 1) for k, start in starts.items()]).state
-        torch.testing.assert_close(outputs(model, served, shape), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(outputs(model, served, shape), expected, atol=1e-4, rtol=1e-4)
         model.load_state_dict(served)
         starts = {k: start_of(aggregator, model, k) for k in starts}
         for start in starts.values():
-            torch.testing.assert_close(outputs(model, start, shape), expected, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(outputs(model, start, shape), expected, atol=1e-4, rtol=1e-4)
             for layer in chain[: stage + 1]:
                 assert all(torch.equal(start[name], served[name]) for name in layer.tensors)
     assert aggregator.stage == 0
@@ -217,7 +216,7 @@ def test_its_state_comes_back(generator):
     for _ in range(2):
         aggregator.aggregate(model, random_updates(model, 3, generator))
     other.load_state_dict(aggregator.state_dict())
-    assert other.state_dict() == aggregator.state_dict() == {"stage": 2, "rounds": 2, "holders": [0, 1, 2]}
+    assert other.state_dict() == aggregator.state_dict() == {"stage": 2, "holders": [0, 1, 2]}
 
 
 def test_buffers_are_averaged_and_counted_as_everywhere(generator):
@@ -259,7 +258,7 @@ class Watch(RoundCallback):
         self.starts.append({client: round.start_of(client) for client in clients})
         self.updates.append({})
 
-    def on_client_end(self, trainer, pl_module, update, weight):
+    def on_client_end(self, trainer, pl_module, round, update, weight):
         self.updates[-1][update.client] = update.state
 
     def on_validation_end(self, trainer, pl_module):
@@ -288,14 +287,14 @@ def test_two_passes_train_layer_by_layer():
                 assert same == [number < stage] * 4, (stage, name)
                 common = all(torch.equal(starts[0][name], starts[client][name]) for client in range(4))
                 assert common == (stage == 0 or number < stage), (stage, name)
-    assert all(server.store.get(client) == {} for client in range(4))
+    assert all(server.aggregator.memory.get(client) == {} for client in range(4))
 
 
 def test_one_shot_trains_all_layers_in_every_round():
     watch, server = Watch(), FederatedServer(FedMA(one_shot=True), client=LocalTraining(epochs=2))
     run(3, server, watch)
     assert watch.stages == [0, 0, 0]
-    assert server.store.clients() == []
+    assert server.aggregator.memory.clients() == []
     assert watch.losses[-1] < watch.losses[0]
     for starts, updates in zip(watch.starts, watch.updates, strict=True):
         assert not any(torch.equal(starts[0][name], updates[0][name]) for names in LAYERS for name in names)
@@ -415,15 +414,16 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_another_architecture_is_refused_by_the_name_of_its_layer(case):
     make, message = REFUSED[case]
-    with pytest.raises(MisconfigurationException, match=message) as refusal:
-        FedMA().prepare(make(), num_clients=4, seed=0, store=ClientStore())
+    with pytest.raises(MisconfigurationError, match=message) as refusal:
+        FedMA().prepare(make(), Federation(num_clients=4, seed=0))
     assert "\n" not in str(refusal.value)
-    with pytest.raises(MisconfigurationException, match=message):
-        FedMA().begin_round(make())
+    model = make()
+    with pytest.raises(MisconfigurationError, match=message):
+        FedMA().begin_round(model, Round(0, None, 0, dict(model.state_dict())))
 
 
 def test_a_run_with_another_architecture_ends_before_it_begins():
-    with pytest.raises(MisconfigurationException, match=r"layers\.1 is a BatchNorm1d"):
+    with pytest.raises(MisconfigurationError, match=r"layers\.1 is a BatchNorm1d"):
         federate(Net(batch_norm=True), server=FederatedServer(FedMA()))
 
 
@@ -431,7 +431,7 @@ def test_weights_that_are_not_finite_are_named(generator):
     model = small_mlp()
     updates = random_updates(model, 3, generator)
     updates[1].state["3.bias"][0] = torch.nan
-    with pytest.raises(MisconfigurationException, match="layer 3 of client 1 is not finite"):
+    with pytest.raises(MisconfigurationError, match="layer 3 of client 1 is not finite"):
         FedMA().aggregate(model, updates)
 
 
@@ -439,5 +439,5 @@ def test_weights_that_are_not_finite_are_named(generator):
     "argument", [{"sigma": 0}, {"sigma0": -1}, {"gamma": 0}, {"sweeps": -1}, {"estimate": "median"}]
 )
 def test_impossible_arguments_are_refused(argument):
-    with pytest.raises(MisconfigurationException, match=f"{next(iter(argument))}="):
+    with pytest.raises(MisconfigurationError, match=f"{next(iter(argument))}="):
         FedMA(**argument)

@@ -5,10 +5,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fl_lightning import ClientUpdate
 from fl_lightning.aggregation import FedAvg, FedNNNN, Momentum, NormNorm
+from fl_lightning.core.errors import MisconfigurationError
 from tests.toys import ConvNet, identical, random_state, random_updates
 
 PARAMETERS = [name for name, parameter in ConvNet().named_parameters() if parameter.requires_grad]
@@ -168,5 +168,5 @@ def test_a_layer_that_nobody_moved_stays_while_the_others_move(generator):
     ],
 )
 def test_values_out_of_range_are_refused(make, message):
-    with pytest.raises(MisconfigurationException, match=message):
+    with pytest.raises(MisconfigurationError, match=message):
         make()

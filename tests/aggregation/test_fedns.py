@@ -7,13 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from fl_lightning import ClientUpdate
-from fl_lightning.aggregation.fedns import FedAvgLastFC, FedNS
+from fl_lightning.aggregation import FedAvgLastFC, Federation, FedNS
 from fl_lightning.callbacks import FederatedServer
-from fl_lightning.store import ClientStore
+from fl_lightning.core.errors import MisconfigurationError
 from tests.toys import ConvNet, Net, federate, identical, random_state, random_updates
 
 BOTH = pytest.mark.parametrize("aggregator", [FedAvgLastFC, FedNS])
@@ -343,7 +342,7 @@ def test_an_update_without_class_counts_is_refused(aggregator, generator):
     model = ConvNet()
     update = replace(random_updates(model, 1, generator)[0], client=3, class_counts=None)
     message = f"client 3 reports no class counts, but {aggregator.__name__} averages the head by class: use data"
-    with pytest.raises(MisconfigurationException, match=message):
+    with pytest.raises(MisconfigurationError, match=message):
         aggregator().aggregate(model, [update])
 
 
@@ -352,7 +351,7 @@ def test_more_classes_than_the_head_has_outputs_are_refused(aggregator, generato
     model = ConvNet()
     model.head = nn.Linear(5, 3)
     updates = random_updates(model, 2, generator)
-    with pytest.raises(MisconfigurationException, match="client 0 counts 4 classes, but the head has 3 outputs: set"):
+    with pytest.raises(MisconfigurationError, match="client 0 counts 4 classes, but the head has 3 outputs: set"):
         aggregator().aggregate(model, updates)
 
 
@@ -370,13 +369,13 @@ def test_classes_beyond_those_counted_are_held_by_nobody(aggregator, generator):
 @BOTH
 def test_a_model_without_a_linear_layer_is_refused_before_the_first_round(aggregator):
     message = f"Sequential has no nn.Linear, but {aggregator.__name__} averages the last one by class: use a model"
-    with pytest.raises(MisconfigurationException, match=message):
-        aggregator().prepare(nn.Sequential(nn.Conv2d(1, 2, 3)), 2, 0, ClientStore())
+    with pytest.raises(MisconfigurationError, match=message):
+        aggregator().prepare(nn.Sequential(nn.Conv2d(1, 2, 3)), Federation(num_clients=2, seed=0))
 
 
 @BOTH
 @pytest.mark.parametrize("head", ["conv", "nowhere"])
 def test_a_head_that_is_no_linear_layer_is_refused_before_the_first_round(aggregator, head):
     message = f"head='{head}' is no nn.Linear of ConvNet: set it to the name of one, .* the last, 'head'"
-    with pytest.raises(MisconfigurationException, match=message):
-        aggregator(head).prepare(ConvNet(), 2, 0, ClientStore())
+    with pytest.raises(MisconfigurationError, match=message):
+        aggregator(head).prepare(ConvNet(), Federation(num_clients=2, seed=0))

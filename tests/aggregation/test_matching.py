@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_lightning.aggregation.matching import Process, map_atoms, match, mean_atoms, score_matrix
+from fl_lightning.aggregation.fedma.matching import Process, map_atoms, match, mean_atoms, score_matrix
 
 PROCESS = Process(sigma=0.5, sigma0=2.0, gamma=3.0)
 SEEDS = st.integers(0, 2**32 - 1)

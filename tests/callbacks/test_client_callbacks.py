@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 from pytorch_lightning import Callback
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fl_lightning import LocalTraining
 from fl_lightning.aggregation import FedBN, FedProx
@@ -17,6 +16,7 @@ from fl_lightning.callbacks import (
     LearningRateDecay,
     ProximalTerm,
 )
+from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import IID
 from tests.callbacks.test_server import Keep
 from tests.toys import Net, federate, identical
@@ -106,7 +106,7 @@ def test_the_learning_rate_decays_by_round_and_is_constant_within(rates):
 
 
 def test_cosine_annealing_over_an_endless_run_is_refused():
-    with pytest.raises(MisconfigurationException, match=r"set trainer\.max_epochs"):
+    with pytest.raises(MisconfigurationError, match=r"set trainer\.max_epochs"):
         run(callbacks=[CosineAnnealing()], rounds=-1, max_steps=1)
 
 
@@ -120,7 +120,7 @@ def test_cosine_annealing_over_an_endless_run_is_refused():
     ],
 )
 def test_values_out_of_range_are_refused(make, message):
-    with pytest.raises(MisconfigurationException, match=message):
+    with pytest.raises(MisconfigurationError, match=message):
         make()
 
 
@@ -147,7 +147,7 @@ def test_fedbn_starts_a_client_from_its_own_layers():
 
 
 def test_fedbn_without_normalisation_is_refused():
-    with pytest.raises(MisconfigurationException, match="FedBN on Net, which has no normalisation layer"):
+    with pytest.raises(MisconfigurationError, match="FedBN on Net, which has no normalisation layer"):
         run(FedBN())
 
 

@@ -21,7 +21,7 @@ from fl_lightning.callbacks import (
     ProximalTerm,
     TensorBoardLayout,
 )
-from fl_lightning.callbacks.hyperparameters import run_parameters
+from fl_lightning.callbacks.run.hparams import run_parameters
 from fl_lightning.data import ClassesPerClient, RandomClients
 from tests.runs import scalars
 from tests.toys import Net, federate
@@ -152,6 +152,12 @@ def test_the_hparams_tab_knows_how_the_run_is_set_up(run):
         "model.batch_norm": "True",
         "model.dropout": 0,
         "aggregator": "FedNNNN(beta=0.7, gamma=0.8, granularity=model)",
+        "aggregator.beta": 0.7,
+        "aggregator.gamma": 0.8,
+        "partition.num_clients": 4,
+        "partition.classes": 2,
+        "partition.exponent": 1,
+        "partition.min_samples": 1,
         "weighting": "uniform",
         "client.epochs": 2,
         "client.batch_size": 8,

@@ -7,12 +7,12 @@ from pytorch_lightning import Callback
 from pytorch_lightning.callbacks import ModelCheckpoint, TQDMProgressBar
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.strategies import FSDPStrategy
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fl_lightning import FederatedDataModule, FederatedModule, LocalTraining
 from fl_lightning.aggregation import Aggregate, FedAvg
 from fl_lightning.callbacks import FederatedServer, LastRound, RoundCallback, RoundProgressBar
-from fl_lightning.callbacks.preparation import check_flags
+from fl_lightning.callbacks.run.preparation import check_flags
+from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import IID, RandomClients
 from tests.toys import Blobs, Net, federate, identical, quiet_trainer
 
@@ -28,10 +28,10 @@ class Keep(RoundCallback):
         self.cohorts.append(list(clients))
         self.updates.append([])
 
-    def on_client_end(self, trainer, pl_module, update, weight):
+    def on_client_end(self, trainer, pl_module, round, update, weight):
         self.updates[-1].append((update, weight))
 
-    def on_round_end(self, trainer, pl_module, aggregate):
+    def on_round_end(self, trainer, pl_module, round, aggregate):
         self.ends.append({name: value.clone() for name, value in pl_module.state_dict().items()})
 
 
@@ -211,13 +211,13 @@ def test_validation_after_a_round_can_be_random_and_still_depends_on_the_round_a
     ],
 )
 def test_flags_that_belong_to_the_clients_are_refused(flags, message):
-    with pytest.raises(MisconfigurationException, match=message):
+    with pytest.raises(MisconfigurationError, match=message):
         federate(**flags)
 
 
 def test_a_strategy_that_shards_the_model_is_refused():
     sharded = FSDPStrategy.__new__(FSDPStrategy)  # it cannot be made without a GPU
-    with pytest.raises(MisconfigurationException, match="strategy FSDPStrategy shards"):
+    with pytest.raises(MisconfigurationError, match="strategy FSDPStrategy shards"):
         check_flags(SimpleNamespace(strategy=sharded))
 
 
@@ -225,19 +225,19 @@ def test_sixteen_bit_on_the_server_is_refused():
     server = FederatedServer()
     trainer = quiet_trainer(callbacks=[server], max_epochs=1)
     trainer.strategy.precision_plugin.precision = "16-mixed"
-    with pytest.raises(MisconfigurationException, match=r"set client\.precision instead"):
+    with pytest.raises(MisconfigurationError, match=r"set client\.precision instead"):
         trainer.fit(FederatedModule(Net()), FederatedDataModule(Blobs(), partition=IID(2)))
 
 
 def test_an_unknown_weighting_is_refused():
-    with pytest.raises(MisconfigurationException, match="weighting='size'"):
+    with pytest.raises(MisconfigurationError, match="weighting='size'"):
         FederatedServer(weighting="size")
 
 
 def test_an_unwrapped_module_or_data_gets_a_hint():
-    with pytest.raises(MisconfigurationException, match=r"FederatedModule\(Net"):
+    with pytest.raises(MisconfigurationError, match=r"FederatedModule\(Net"):
         quiet_trainer(callbacks=[FederatedServer()], max_epochs=1).fit(Net(), Blobs())
-    with pytest.raises(MisconfigurationException, match="the data is a Blobs"):
+    with pytest.raises(MisconfigurationError, match="the data is a Blobs"):
         quiet_trainer(callbacks=[FederatedServer()], max_epochs=1).fit(FederatedModule(Net()), Blobs())
 
 
@@ -255,14 +255,14 @@ def test_mixed_precision_of_the_server_does_not_reach_the_clients():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"server": FederatedServer(TwoModels())}, "aggregator=FedAvg, this one has aggregator=TwoModels"),
-        ({"partition": IID(3)}, "num_clients=4, this one has num_clients=3"),
+        ({"server": FederatedServer(TwoModels())}, "aggregator=FedAvg, but this one has aggregator=TwoModels"),
+        ({"partition": IID(3)}, "num_clients=4, but this one has num_clients=3"),
     ],
 )
 def test_a_resume_into_another_federation_is_refused(tmp_path, changes, message):
     _, trainer = federate(rounds=1)
     trainer.save_checkpoint(tmp_path / "run.ckpt")
-    with pytest.raises(MisconfigurationException, match=message):
+    with pytest.raises(MisconfigurationError, match=message):
         federate(rounds=2, ckpt_path=tmp_path / "run.ckpt", **changes)
 
 
@@ -283,7 +283,7 @@ def test_a_resume_with_another_server_optimiser_is_refused(tmp_path):
 
     _, trainer = federate(rounds=1, server=FederatedServer(optimizer=adam))
     trainer.save_checkpoint(tmp_path / "run.ckpt")
-    with pytest.raises(MisconfigurationException, match="server_optimizer=Adam, this one has server_optimizer=Install"):
+    with pytest.raises(MisconfigurationError, match="server_optimizer=Adam, but this one has server_optimizer=Install"):
         federate(rounds=2, ckpt_path=tmp_path / "run.ckpt")
 
 
@@ -304,7 +304,7 @@ def test_a_checkpoint_is_replaced_in_one_step(tmp_path, monkeypatch):
 
 def test_another_runs_checkpoint_is_not_overwritten(tmp_path):
     federate(rounds=1, enable_checkpointing=True, default_root_dir=tmp_path)
-    with pytest.raises(MisconfigurationException, match="is of another run: continue it with ckpt_path"):
+    with pytest.raises(MisconfigurationError, match="belongs to another run: continue it with ckpt_path"):
         federate(rounds=1, enable_checkpointing=True, default_root_dir=tmp_path)
 
 
@@ -333,5 +333,5 @@ def test_a_checkpoint_callback_of_the_module_comes_before_the_last_rounds(tmp_pa
     [({"precision": "64-true"}, "precision=64-true"), ({"overfit_batches": 1}, "overfit_batches=1")],
 )
 def test_further_flags_that_belong_to_the_clients_are_refused(flags, message):
-    with pytest.raises(MisconfigurationException, match=message):
+    with pytest.raises(MisconfigurationError, match=message):
         federate(**flags)

@@ -1,4 +1,4 @@
-"""Tiny files in the formats of the real data sets, and sources that read them."""
+"""Writing tiny files in the formats of the real data sets, and reading them."""
 
 import gzip
 import hashlib
@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torchvision
 from PIL import Image
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
+
+from fl_lightning.core.errors import MisconfigurationError
 
 
 def bytes_of(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
@@ -24,7 +25,7 @@ def write_idx(path: Path, array: np.ndarray) -> None:
 
 
 def write_mnist(folder: Path, train: int = 40, test: int = 20, suffix: str = "") -> dict[str, np.ndarray]:
-    """The four files; gives what is in them."""
+    """Write the four files, and return their arrays by name."""
     arrays = {
         "train-images-idx3-ubyte": bytes_of((train, 28, 28), 1),
         "train-labels-idx1-ubyte": np.arange(train, dtype=np.uint8) % 10,
@@ -37,7 +38,7 @@ def write_mnist(folder: Path, train: int = 40, test: int = 20, suffix: str = "")
 
 
 def write_cifar10(root: Path, monkeypatch, per_batch: int = 4) -> dict[str, np.ndarray]:
-    """The six batches and their description, with checksums that torchvision expects; gives the images by file."""
+    """Write the six batches and their description, patch torchvision's checksums, and return the images by file."""
     published = torchvision.datasets.CIFAR10
     folder = root / published.base_folder
     folder.mkdir(parents=True)
@@ -58,7 +59,7 @@ def write_cifar10(root: Path, monkeypatch, per_batch: int = 4) -> dict[str, np.n
 
 
 def write_image(path: Path, pixels: np.ndarray) -> None:
-    """(height, width) for a grey image, (height, width, 3) for a colour one; the suffix says the format."""
+    """Write pixels (height, width) as a grey image, or (height, width, 3) as a colour image."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path)
 
@@ -81,7 +82,7 @@ def write_tiny_imagenet(root: Path) -> None:
         for number in range(3):
             colours = bytes_of((64, 64, 3) if number else (64, 64), 10 * label + number)
             write_image(folder / "train" / wnid / "images" / f"{wnid}_{number}.JPEG", colours)
-        # the files' order is not that of the classes
+        # the order of the files differs from that of the classes
         name = f"val_{2 - label}.JPEG"
         write_image(folder / "val" / "images" / name, np.full((64, 64, 3), 100 + label, dtype=np.uint8))
         lines.append(f"{name}\t{wnid}\t0\t32\t44\t62\n")
@@ -89,7 +90,7 @@ def write_tiny_imagenet(root: Path) -> None:
 
 
 def write_tweets(root: Path, rows: list[tuple[int, str, str]]) -> Path:
-    """Rows of polarity, user and text."""
+    """Write rows of polarity, user and text."""
     path = root / "sentiment140" / "training.1600000.processed.noemoticon.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [
@@ -100,6 +101,10 @@ def write_tweets(root: Path, rows: list[tuple[int, str, str]]) -> Path:
     return path
 
 
+def first_half(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
 def set_up(source):
     source.prepare_data()
     source.setup("fit")
@@ -107,7 +112,8 @@ def set_up(source):
 
 
 def message_of(source) -> str:
-    with pytest.raises(MisconfigurationException) as caught:
+    """Return the one-line error that setting up the source raises."""
+    with pytest.raises(MisconfigurationError) as caught:
         set_up(source)
     message = str(caught.value)
     assert "\n" not in message

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
+from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import AllClients, RandomClients, SequentialClients
 
 
@@ -12,14 +12,14 @@ def test_all_clients_take_part():
 
 
 @given(clients=st.integers(1, 200), fraction=st.floats(0.001, 1.0), round_=st.integers(0, 1000))
-def test_a_fraction_selects_max_of_round_and_one(clients, fraction, round_):
+def test_a_fraction_selects_the_rounded_number_of_clients_but_at_least_one(clients, fraction, round_):
     cohort = RandomClients(fraction=fraction).cohort(clients, seed=3, round=round_)
     assert len(cohort) == max(round(fraction * clients), 1)
     assert len(set(cohort)) == len(cohort)
     assert set(cohort) <= set(range(clients))
 
 
-def test_random_cohorts_depend_on_seed_and_round_alone():
+def test_random_cohorts_depend_only_on_seed_and_round():
     select = RandomClients(count=5).cohort
     assert select(50, 1, 7) == RandomClients(count=5).cohort(50, 1, 7)
     assert select(50, 1, 7) != select(50, 1, 8)
@@ -35,7 +35,7 @@ def test_random_selection_is_fair():
 
 
 @given(clients=st.integers(1, 30), data=st.data(), rounds=st.integers(1, 60))
-def test_sequential_selection_lets_all_take_part_equally_often(clients, data, rounds):
+def test_in_a_sequential_selection_all_clients_take_part_equally_often(clients, data, rounds):
     count = data.draw(st.integers(1, clients))
     counts = np.zeros(clients, dtype=int)
     for round_ in range(rounds):
@@ -57,5 +57,5 @@ def test_sequential_selection_lets_all_take_part_equally_often(clients, data, ro
     ],
 )
 def test_bad_selections_are_refused(make, message):
-    with pytest.raises(MisconfigurationException, match=message):
+    with pytest.raises(MisconfigurationError, match=message):
         make()

@@ -41,7 +41,7 @@ def norms(model, start, states, weights, end) -> dict[str, float]:
         n = np.linalg.norm(sum(share * update for share, update in zip(p, updates, strict=True)))
         e = sum(share * np.linalg.norm(update) for share, update in zip(p, updates, strict=True))
         move = np.linalg.norm(vector(end, names) - vector(start, names))
-        values |= {f"norms/{group}/{k}": v for k, v in {"N": n, "E": e, "N_over_E": n / e, "move": move}.items()}
+        values |= {f"{group}/{k}": v for k, v in {"N": n, "E": e, "N_over_E": n / e, "move": move}.items()}
     return values
 
 

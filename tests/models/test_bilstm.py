@@ -16,7 +16,7 @@ def sigmoid(values: np.ndarray) -> np.ndarray:
 
 
 def last_state(vectors: np.ndarray, lstm: torch.nn.LSTM, suffix: str) -> np.ndarray:
-    """Hochreiter and Schmidhuber's LSTM with a forget gate, step by step. The gates are in PyTorch's order."""
+    """Return the last state of an LSTM with a forget gate, step by step. The gates are in PyTorch's order."""
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     of_input, of_state, *biases = (getattr(lstm, name + suffix).detach().numpy() for name in names)
     state = cell = np.zeros(lstm.hidden_size)
@@ -56,10 +56,10 @@ def test_padding_changes_no_gradient():
         gradients.append([value.grad for value in model.parameters()])
     for alone, padded in zip(*gradients, strict=True):
         torch.testing.assert_close(alone, padded, rtol=0, atol=1e-14)
-    assert not gradients[1][0][0].any()  # of the padding's own vector
+    assert not gradients[1][0][0].any()  # the gradient of the padding's vector
 
 
-def test_an_empty_text_gives_logits_and_leaves_the_others_alone():
+def test_an_empty_text_gets_logits_and_does_not_change_the_others():
     model = net()
     logits = model(torch.tensor([[0, 0, 0], [4, 7, 0]]))
     assert logits.isfinite().all()

@@ -3,17 +3,17 @@ import numpy as np
 import pytest
 import torch
 from pytorch_lightning import Callback, Trainer
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 from torch.utils.data import DataLoader, TensorDataset
 
 from fl_lightning import LocalTraining
 from fl_lightning.callbacks import FederatedServer
+from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.models import Classifier, FullyConnected
 from tests.toys import federate, quiet_trainer
 
 
-def test_the_classifiers_metrics_are_those_of_scikit_learn():
+def test_the_metrics_equal_those_of_scikit_learn():
     torch.manual_seed(1)
     inputs, labels = torch.randn(90, 5), torch.randint(4, (90,))
     module = Classifier(FullyConnected(inputs=5, hidden=(7,), num_classes=4), num_classes=4)
@@ -41,7 +41,7 @@ def top_k(logits: torch.Tensor, labels: torch.Tensor, k: int) -> float:
     return float((best == labels.numpy()[:, None]).any(axis=1).mean())
 
 
-def test_top_k_counts_labels_among_the_k_most_likely_classes_in_every_validation_anew():
+def test_top_k_counts_labels_among_the_k_most_likely_classes_and_starts_over_in_every_validation():
     torch.manual_seed(1)
     module = Classifier(torch.nn.Identity(), num_classes=20, top_k=5)
     trainer: Trainer = quiet_trainer()
@@ -53,7 +53,7 @@ def test_top_k_counts_labels_among_the_k_most_likely_classes_in_every_validation
         assert logged["val/accuracy"] == pytest.approx(top_k(logits, labels, 1))
 
 
-def test_top_k_is_told_from_accuracy_though_they_agree_on_the_first_batch():
+def test_top_k_and_accuracy_are_separate_even_if_they_agree_on_the_first_batch():
     labels = torch.arange(8) % 4
     logits = torch.nn.functional.one_hot(labels, 4).float()
     logits[4:] = logits[4:].roll(1, dims=1) + 0.5 * logits[4:]  # the label comes second
@@ -63,10 +63,8 @@ def test_top_k_is_told_from_accuracy_though_they_agree_on_the_first_batch():
 
 
 @pytest.mark.parametrize("top_k", [1, 4])
-def test_a_top_k_that_says_nothing_is_refused(top_k):
-    with pytest.raises(
-        MisconfigurationException, match=f"top_k={top_k}, but there are 4 classes: set top_k from 2 to 3"
-    ):
+def test_a_meaningless_top_k_is_refused(top_k):
+    with pytest.raises(MisconfigurationError, match=f"top_k={top_k}, but there are 4 classes: set top_k from 2 to 3"):
         Classifier(torch.nn.Identity(), num_classes=4, top_k=top_k)
 
 
@@ -88,7 +86,7 @@ class Rates(Callback):
         _rates.append(trainer.optimizers[0].param_groups[0]["lr"])
 
 
-def test_the_scheduler_steps_after_every_local_epoch_and_begins_anew_in_every_round():
+def test_the_scheduler_steps_after_every_local_epoch_and_restarts_in_every_round():
     _rates.clear()
     module = Classifier(
         FullyConnected(6, (), 4),
@@ -102,7 +100,7 @@ def test_the_scheduler_steps_after_every_local_epoch_and_begins_anew_in_every_ro
 
 def test_a_scheduler_that_waits_for_a_metric_is_refused():
     module = Classifier(FullyConnected(6, (), 4), 4, lr_scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau)
-    with pytest.raises(MisconfigurationException, match="use a scheduler that goes by epochs"):
+    with pytest.raises(MisconfigurationError, match="use a scheduler that counts epochs"):
         module.configure_optimizers()
 
 

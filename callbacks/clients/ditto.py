@@ -1,0 +1,39 @@
+"""Ditto: a personal model for every client, held close to the global one.
+
+Li, Hu, Beirami, Smith. Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021 (algorithm 1).
+https://arxiv.org/abs/2012.04221
+"""
+
+from fl_lightning.aggregation import ProximalTerm
+from fl_lightning.client import ClientCallback
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.state import StateDict
+from fl_lightning.core.update import ClientUpdate
+
+
+class Ditto(ClientCallback):
+    """Trains v_k on the client's data with v ← v - η (∇F_k(v) + λ (v - w_t)), beside the usual training of the model.
+
+    The global model is untouched, so Ditto goes with any aggregator. A client's first personal model starts from the
+    global one. ``ClientEvaluation`` evaluates the personal models. A client's training takes twice as long.
+
+    Args:
+        lam: λ, how strongly the personal model is held close to the global one; 0 trains clients on their own.
+    """
+
+    def __init__(self, lam: float = 1.0) -> None:
+        if lam < 0:
+            raise MisconfigurationError(f"lam={lam}, but it holds personal models back: set lam of Ditto to 0 or more")
+        self.lam = lam
+
+    def on_upload(self, update: ClientUpdate) -> None:
+        """Train the personal model, once the client's share of the global training is done."""
+        start = self.memory or self.round.start
+        others = [callback for callback in self.local_training.callbacks if not isinstance(callback, Ditto)]
+        self.memory = self.local_training.train_personal(
+            self.client, self.round, start, [*others, ProximalTerm(self.lam)]
+        )
+
+    def personal_model(self) -> StateDict:
+        """Return v_k, which is the global model for a client that has never taken part."""
+        return self.memory

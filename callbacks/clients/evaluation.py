@@ -1,0 +1,81 @@
+"""How well the model serves each client."""
+
+from typing import Any, Literal
+
+import torch
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.utilities.seed import isolate_rng
+
+from fl_lightning._lightning.client_module import client_copy
+from fl_lightning._lightning.delegation import with_loaders
+from fl_lightning._lightning.quiet import without_announcements
+from fl_lightning._lightning.trainer import TrainerTemplate
+from fl_lightning.aggregation import Aggregate
+from fl_lightning.callbacks.round_callback import RoundCallback, log_round
+from fl_lightning.core.distributed import gather_objects
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.metric_names import smaller_is_better
+from fl_lightning.core.round import Round
+from fl_lightning.module import FederatedModule
+
+
+class ClientEvaluation(RoundCallback):
+    """Evaluates every client's own model: the served one with the client's entries in it.
+
+    Logs ``clients/<metric>_mean``, ``_std`` and ``_worst`` (the mean of the worst tenth) over the clients.
+
+    Args:
+        every_n_rounds: how often to evaluate; it takes one validation per client.
+        samples: ``validation`` evaluates on the validation data; clients then differ only in what an algorithm keeps
+            for each, as FedBN, FedDNA and Ditto do. ``own`` evaluates on the samples that the client trains on, which
+            shows whom the global model serves badly.
+    """
+
+    def __init__(self, every_n_rounds: int = 1, samples: Literal["validation", "own"] = "validation") -> None:
+        if every_n_rounds < 1:
+            raise MisconfigurationError(f"every_n_rounds={every_n_rounds}: set it to 1 or more")
+        if samples not in ("validation", "own"):
+            raise MisconfigurationError(f"samples={samples!r}: set it to validation or own")
+        self.every_n_rounds = every_n_rounds
+        self.samples = samples
+
+    def on_round_end(self, trainer: Trainer, pl_module: FederatedModule, round: Round, aggregate: Aggregate) -> None:
+        """Evaluate the clients; the ranks share them."""
+        if (round.number + 1) % self.every_n_rounds:
+            return
+        num_clients = trainer.datamodule.num_clients  # type: ignore[attr-defined]
+        mine = range(trainer.global_rank, num_clients, trainer.world_size)
+        template = TrainerTemplate(pl_module.device)
+        results = []
+        for client in mine:
+            with isolate_rng(), without_announcements():
+                results.append((client, self._evaluate(client, pl_module, round, template.copy())))
+        everyone = [metrics for _, metrics in sorted(gather_objects(results), key=lambda item: item[0])]
+        log_round(trainer, spread_of(everyone))
+
+    def _evaluate(self, client: int, pl_module: FederatedModule, round: Round, evaluator: Trainer) -> dict[str, float]:
+        module, server = pl_module.module, pl_module.server
+        assert isinstance(module, LightningModule)
+        personal = client_copy(module)
+        own = {**server.aggregator.personal_state(client), **server.client.personal_model(client)}
+        personal.load_state_dict({**module.state_dict(), **own})
+        data: Any = pl_module.trainer.datamodule  # type: ignore[attr-defined]
+        loader = None
+        if self.samples == "own":
+            loader = data.client_loader(client, round.number, server.client.batch_size)
+        source = with_loaders(data.source, validation=loader)
+        (metrics, *_) = evaluator.validate(personal, datamodule=source, verbose=False)
+        return {name: float(value) for name, value in metrics.items()}
+
+
+def spread_of(results: list[dict[str, float]]) -> dict[str, float]:
+    """Return mean, standard deviation and mean of the worst tenth of each metric."""
+    spread = {}
+    for name in results[0]:
+        values = torch.tensor([metrics[name] for metrics in results], dtype=torch.float64)
+        worst = values.sort(descending=smaller_is_better(name)).values[: max(len(values) // 10, 1)]
+        label = f"clients/{name.replace('/', '_')}"
+        spread[f"{label}_mean"] = values.mean().item()
+        spread[f"{label}_std"] = values.std(correction=0).item()
+        spread[f"{label}_worst"] = worst.mean().item()
+    return spread

@@ -1,0 +1,1 @@
+"""Diagnostics: callbacks that measure the updates of every round."""

@@ -1,0 +1,43 @@
+"""One value per client as curves: one curve each, or a few for all if there are many clients."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fl_lightning.core.errors import MisconfigurationError
+
+QUANTILES = (10, 50, 90)
+WORST = 3
+#: up to this many clients get a curve each, by default
+MAX_CURVES = 20
+
+
+def client_curves(
+    prefix: str, values: Mapping[int, float | Tensor], each: bool, worst: Literal["largest", "smallest"] = "largest"
+) -> dict[str, Tensor]:
+    """Return the tags of one value per client.
+
+    Args:
+        prefix: what every tag begins with, such as ``angles/`` or ``feddna/gamma_``.
+        values: the value of each client.
+        each: whether every client gets a tag; otherwise quantiles and the three worst, worst first.
+        worst: which end of the values is the bad one.
+    """
+    numbers = torch.tensor([float(value) for value in values.values()], dtype=torch.float64)
+    if each:
+        return {f"{prefix}client_{client:03d}": value for client, value in zip(values, numbers, strict=True)}
+    levels = torch.tensor(QUANTILES, dtype=torch.float64) / 100
+    quantiles = numbers.quantile(levels)
+    extremes = numbers.sort(descending=worst == "largest").values[:WORST]
+    return {f"{prefix}quantile_{level}": value for level, value in zip(QUANTILES, quantiles, strict=True)} | {
+        f"{prefix}worst_{rank}": value for rank, value in enumerate(extremes, start=1)
+    }
+
+
+def check_max_curves(max_curves: int) -> int:
+    """Refuse a negative number of curves."""
+    if max_curves < 0:
+        raise MisconfigurationError(f"max_curves={max_curves}, but it is a number of clients: set it to 0 or more")
+    return max_curves

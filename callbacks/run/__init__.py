@@ -1,0 +1,1 @@
+"""Callbacks about the run itself: progress, checkpoints, what TensorBoard and the terminal show."""

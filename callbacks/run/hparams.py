@@ -1,0 +1,118 @@
+"""Hyper-parameters and final metrics, for TensorBoard's HParams tab."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytorch_lightning import Callback, LightningModule, Trainer
+
+from fl_lightning._lightning.hparams import without_placeholder_metric
+from fl_lightning._lightning.server_trainer import evaluated_metrics
+from fl_lightning._lightning.tensorboard import tensorboard_loggers, write_summaries
+from fl_lightning.core.arguments import kept_arguments
+from fl_lightning.core.metric_names import smaller_is_better
+from fl_lightning.module import FederatedModule
+
+Scalar = int | float | str
+
+
+class HyperParameters(Callback):
+    """Fills TensorBoard's HParams tab: how the run is set up, and the last value of every validation metric.
+
+    It shows the parameters of model, clients, server, partition and selection, and the seed, once the first round is
+    over. Reports read from it which metrics the module logged in validation.
+    """
+
+    def __init__(self) -> None:
+        self._written = False
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Keep Lightning from logging its placeholder ``hp_metric``, which would take the tab."""
+        self._written = False
+        without_placeholder_metric(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write parameters and names of metrics after the first round, when the names are known."""
+        if self._written or not trainer.is_global_zero:
+            return
+        self._written = True
+        metrics = evaluated_metrics(trainer)
+        metrics.sort(key=lambda name: (smaller_is_better(name), name))  # TensorBoard shows the first few
+        metrics += [name for name in ("train/loss",) if name in trainer.callback_metrics]
+        from torch.utils.tensorboard.summary import hparams
+
+        # logger.log_hyperparams would write the metrics' values once more, and TensorBoard takes the last ones.
+        experiment, session_start, _ = hparams(run_parameters(trainer, pl_module), dict.fromkeys(metrics))
+        for logger in tensorboard_loggers(trainer):
+            write_summaries(logger, [experiment, session_start])
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Close the session."""
+        if self._written:
+            from torch.utils.tensorboard.summary import hparams
+
+            _, _, session_end = hparams({}, {})
+            for logger in tensorboard_loggers(trainer):
+                write_summaries(logger, [session_end])
+
+
+def run_parameters(trainer: Trainer, pl_module: LightningModule) -> dict[str, Scalar]:
+    """Return how a run is set up, by name.
+
+    A part is one text, such as ``aggregator: FedNNNN(beta=0.7, gamma=0.8)``, so that runs of different algorithms have
+    a column in common: TensorBoard shows the columns of one run for all. The numeric arguments of aggregator, client
+    and partition follow as columns of their own, such as ``aggregator.beta``.
+    """
+    model = {name: value for name, value in pl_module.hparams_initial.items() if not name.startswith("_")}
+    parameters = {f"model.{name}": value for name, value in model.items()}
+    parameters |= {f"model.{name}.lr": rate for name, value in model.items() if (rate := _learning_rate(value))}
+    if isinstance(pl_module, FederatedModule):
+        server, data = pl_module.server, trainer.datamodule  # type: ignore[attr-defined]
+        optimizer = trainer.optimizers[0]
+        server_optimizer = f"{type(optimizer).__name__}(lr={optimizer.defaults['lr']})"
+        parameters |= {
+            "aggregator": server.aggregator,
+            "client.callbacks": server.client.callbacks,
+            "data": type(data.source).__name__,
+            "partition": data.partition or f"ready-made, {data.num_clients} clients",
+            "seed": data.seed,
+            "selection": data.selection,
+            "server.optimizer": server_optimizer if server.optimizer else None,
+            "transforms": server.transforms,
+            "weighting": server.weighting,
+        }
+        parts = {"aggregator": server.aggregator, "client": server.client, "partition": data.partition}
+        for part, instance in parts.items():
+            parameters |= {
+                f"{part}.{name}": value for name, value in kept_arguments(instance).items() if _is_number(value)
+            }
+        parameters["client.batch_size"] = server.client.batch_size or data.data.batch_size
+    return {name: _format_value(value) for name, value in parameters.items()}
+
+
+def _format_value(value: Any) -> Scalar:
+    """Return a number or a text as it is, and an object as its class with the arguments it was made with."""
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, int | float | str):
+        return value
+    if isinstance(value, Mapping) and "class_path" in value:  # how the command line describes an object
+        return _format_call(str(value["class_path"]).rpartition(".")[2], value.get("init_args") or {})
+    if isinstance(value, list | tuple):
+        return ", ".join(str(_format_value(item)) for item in value) or "none"
+    if value is None:
+        return "none"
+    return _format_call(type(value).__name__, kept_arguments(value))
+
+
+def _format_call(name: str, arguments: Mapping[str, Any]) -> str:
+    plain = {key: value for key, value in arguments.items() if isinstance(value, int | float | str)}
+    shown = ", ".join(f"{key}={value}" for key, value in plain.items() if value is not False)
+    return f"{name}({shown})" if shown else name
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _learning_rate(value: Any) -> float | None:
+    return (value.get("init_args") or {}).get("lr") if isinstance(value, Mapping) else None

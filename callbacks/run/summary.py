@@ -1,0 +1,61 @@
+"""What a run prints about itself in the terminal."""
+
+from pathlib import Path
+
+from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
+
+from fl_lightning._lightning.server_trainer import evaluated_metrics
+from fl_lightning.callbacks.run.checkpoint import LastRound
+from fl_lightning.callbacks.server import FederatedServer
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.module import FederatedModule
+
+
+class RunSummary(Callback):
+    """Prints one line at the start (what federation this is) and a few at the end (final metrics, where files are)."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print what federation this is."""
+        server = next((callback for callback in trainer.callbacks if isinstance(callback, FederatedServer)), None)  # type: ignore[attr-defined]
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        if server is None or not isinstance(data, FederatedDataModule) or not isinstance(pl_module, FederatedModule):
+            return
+        parameters = sum(parameter.numel() for parameter in pl_module.trainable_parameters())
+        limited = trainer.max_epochs is not None and trainer.max_epochs > 0
+        rounds = f"{trainer.max_epochs} rounds" if limited else "no limit of rounds"
+        optimizer = f" with {type(trainer.optimizers[0]).__name__}" if server.optimizer else ""
+        _print(
+            f"{type(pl_module.module).__name__}, {parameters:,} parameters on {pl_module.device}"
+            f" | {data.num_clients} clients, {len(data.cohort(0))} per round"
+            f" | {rounds}, local epochs {server.client.epochs}"
+            f" | {type(server.aggregator).__name__}{optimizer}, weighting {server.weighting}"
+            + (f" | resumed at round {trainer.current_epoch + 1}" if trainer.current_epoch else "")
+        )
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the final metrics and where the run's files are."""
+        metrics = {name: float(trainer.callback_metrics[name]) for name in evaluated_metrics(trainer)}
+        early = trainer.max_epochs is not None and 0 < trainer.current_epoch < trainer.max_epochs
+        lines = [f"After round {trainer.current_epoch}" + (f" of {trainer.max_epochs}, stopped early" if early else "")]
+        lines += [f"  {name:<22} {metrics[name]:.4f}" for name in sorted(metrics)]
+        if trainer.log_dir and trainer.loggers:
+            lines.append(f"  {'logs':<22} {_short_path(trainer.log_dir)}")
+        for callback in trainer.checkpoint_callbacks:
+            path = getattr(callback, "best_model_path", "")
+            if path:
+                lines.append(f"  {'checkpoint' if isinstance(callback, LastRound) else 'best':<22} {_short_path(path)}")
+        if trainer.log_dir and trainer.loggers:
+            lines.append(f"Look at the curves:  tensorboard --logdir {_short_path(trainer.log_dir)}")
+        _print("\n".join(lines))
+
+
+def _short_path(path: str) -> str:
+    """Return the path relative to the current folder if it lies within."""
+    absolute, here = Path(path).resolve(), Path.cwd()
+    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
+
+
+@rank_zero_only
+def _print(text: str) -> None:
+    print(text, flush=True)

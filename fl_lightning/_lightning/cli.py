@@ -1,0 +1,164 @@
+"""LightningCLI with seams that it lacks: commands that no Trainer has, and parsing without running.
+
+This file uses four private names of ``LightningCLI``: ``_prepare_subcommand_parser``, ``_parse_ckpt_path``,
+``_run_subcommand`` and ``_set_seed``. Each has a test in ``tests/lightning_contract/test_cli.py``.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from jsonargparse import Namespace
+from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that is not a method of the Trainer.
+
+    Args:
+        description: one line for the help.
+        configured_like: the Trainer's command whose configuration it accepts, for example ``"fit"``. None for a command
+            that is only listed in the help, because it runs elsewhere.
+    """
+
+    description: str
+    configured_like: str | None = None
+
+
+class CommandParser(LightningArgumentParser):
+    """A parser to which more commands can be added after LightningCLI has added its own."""
+
+    def add_subcommands(self, *args: Any, **kwargs: Any) -> Any:
+        """Add the group of commands, and remember it."""
+        self._commands = super().add_subcommands(*args, **kwargs)
+        return self._commands
+
+    def add_command(self, name: str, parser: LightningArgumentParser) -> None:
+        """Add one more command to the group."""
+        self._commands.add_subcommand(name, parser, help=parser.description)
+
+
+class ExtensibleCLI(LightningCLI):
+    """A LightningCLI with commands of its own besides those of the Trainer.
+
+    A command ``name`` is declared in :meth:`commands` and runs the method of that name, after the same stages that
+    LightningCLI goes through for ``fit``: parsing, seeding, ``before_instantiate_classes``, ``instantiate_classes``,
+    ``after_instantiate_classes``.
+
+    It differs from LightningCLI in two more ways. Only the parser of the command that is asked for is filled with
+    arguments, because each takes a fifth of a second. And the configuration always wins over the hyper-parameters in
+    the checkpoint that ``--ckpt_path`` names.
+
+    Args:
+        args: the command line; by default that of the process.
+        kwargs: the other arguments of ``LightningCLI``.
+    """
+
+    def __init__(self, *, args: ArgsType = None, **kwargs: Any) -> None:
+        self._requested = next(iter(sys.argv[1:] if args is None else args), None)
+        self._command_parsers: dict[str, LightningArgumentParser] = {}
+        super().__init__(args=args, **({"parser_class": CommandParser} | kwargs))
+
+    def commands(self) -> Mapping[str, Command]:
+        """Return the commands that are not methods of the Trainer, by name."""
+        return {}
+
+    def add_arguments_to_command(self, command: str, parser: LightningArgumentParser) -> None:
+        """Add the options that only one of the :meth:`commands` has."""
+
+    def setup_parser(
+        self, add_subcommands: bool, main_kwargs: dict[str, Any], subparser_kwargs: dict[str, Any]
+    ) -> None:
+        """Set up the parser, first with the Trainer's commands, then with the others."""
+        super().setup_parser(add_subcommands, main_kwargs, subparser_kwargs)
+        for name, command in self.commands().items() if add_subcommands else ():
+            if command.configured_like is None:
+                parser = self.init_parser(description=command.description)
+            else:
+                parser = self._prepare_subcommand_parser(self.trainer_class, name, description=command.description)
+                self.add_arguments_to_command(name, parser)
+            assert isinstance(self.parser, CommandParser)
+            self.parser.add_command(name, parser)
+
+    @property
+    def command_parser(self) -> LightningArgumentParser:
+        """The parser of the command that was asked for."""
+        return self._command_parsers[str(self.subcommand)]
+
+    @property
+    def command_config(self) -> Namespace:
+        """The configuration of the command that was asked for. Changes take effect until the classes are made."""
+        return self.config[str(self.subcommand)]
+
+    def instantiate_section(self, section: str) -> Any:
+        """Make the object of one section of the configuration, and nothing else."""
+        config = Namespace({section: self.command_config[section]})
+        return self.command_parser.instantiate_classes(config)[section]
+
+    def _prepare_subcommand_parser(self, klass: Any, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        commands = self.commands()
+        if self._requested != subcommand and self._requested in (*self.subcommands(), *commands):
+            parser = self.init_parser(**kwargs)
+        else:
+            configured_like = commands[subcommand].configured_like if subcommand in commands else subcommand
+            assert configured_like is not None
+            parser = super()._prepare_subcommand_parser(klass, configured_like, **kwargs)
+        self._command_parsers[subcommand] = parser
+        return parser
+
+    def _parse_ckpt_path(self) -> None:
+        """Leave the configuration as it is: LightningCLI would overwrite it with the checkpoint's hyper-parameters."""
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        if subcommand in self.commands():
+            getattr(self, subcommand)()
+        else:
+            super()._run_subcommand(subcommand)
+
+
+class ParseOnly(ExtensibleCLI):
+    """Mix-in for an :class:`ExtensibleCLI` that completes and checks the configuration, and stops there.
+
+    It has to be the first base, because it switches off all stages after parsing.
+
+    Example::
+
+        class ParsedCommand(ParseOnly, MyCLI):
+            pass
+
+        ParsedCommand(args=["fit", "--config", "demo.yaml"]).dump()
+    """
+
+    def dump(self, skip_default: bool = False) -> dict[str, Any]:
+        """Return the configuration as a run's ``config.yaml`` contains it.
+
+        Args:
+            skip_default: whether to leave out what is equal to its default.
+        """
+        text = self.command_parser.dump(self.command_config, skip_none=False, skip_default=skip_default)
+        return yaml.safe_load(text)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parse the arguments, without LightningCLI's warning that the process has a command line of its own."""
+        if isinstance(args, list):
+            self.config = parser.parse_args(args)
+        else:
+            super().parse_arguments(parser, args)
+
+    def _set_seed(self) -> None:
+        """Leave the random generators alone."""
+
+    def before_instantiate_classes(self) -> None:
+        """Do nothing."""
+
+    def instantiate_classes(self) -> None:
+        """Make no object."""
+
+    def after_instantiate_classes(self) -> None:
+        """Do nothing."""
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run no command."""

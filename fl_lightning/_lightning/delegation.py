@@ -1,0 +1,73 @@
+"""Passing Lightning's hooks from a wrapper to the object that it wraps, and switching them off."""
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning.utilities.model_helpers import is_overridden
+
+_BATCH_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+
+
+class Delegate:
+    """Calls another object's hook as if Lightning had called it there, so that ``self.log`` works inside."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner = owner
+        self.name = name
+        #: where Lightning looks for the signature, and for whether the hook is overridden
+        self.__wrapped__ = getattr(owner, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self.owner, LightningModule):
+            return self.__wrapped__(*args, **kwargs)
+        outer, self.owner._current_fx_name = self.owner._current_fx_name, self.name
+        try:
+            return self.__wrapped__(*args, **kwargs)
+        finally:
+            self.owner._current_fx_name = outer
+
+
+class BatchDelegate(Delegate):
+    """A hook on batches. The server's own batches, which are lists of clients, bypass it."""
+
+    def __init__(self, owner: Any, name: str, wrapper: Any) -> None:
+        super().__init__(owner, name)
+        self.wrapper = wrapper
+
+    def __call__(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        trainer = self.wrapper.trainer
+        return batch if trainer is not None and trainer.training else super().__call__(batch, *args, **kwargs)
+
+
+def delegate_hooks(wrapper: Any, owner: Any, names: Iterable[str]) -> None:
+    """Let ``wrapper`` pass these hooks on to ``owner`` where ``owner`` overrides them, and its batch hooks too."""
+    for name in names:
+        if is_overridden(name, owner):
+            setattr(wrapper, name, Delegate(owner, name))
+    for name in _BATCH_HOOKS:
+        if is_overridden(name, owner):
+            setattr(wrapper, name, BatchDelegate(owner, name, wrapper))
+
+
+def has_batch_hooks(owner: Any) -> bool:
+    """Return whether a module or data module wants to see batches on their way to the device."""
+    return any(is_overridden(name, owner) for name in _BATCH_HOOKS)
+
+
+def with_loaders(source: LightningDataModule, train: Any = None, validation: Any = None) -> LightningDataModule:
+    """Return the source with other loaders. Its other attributes and its batch hooks are there as in a plain run.
+
+    Args:
+        source: the data module of the run, already set up.
+        train: what ``train_dataloader`` returns.
+        validation: what ``val_dataloader`` returns; by default the source's own.
+    """
+    data = copy.copy(source)
+    data.train_dataloader = lambda: train  # type: ignore[method-assign]
+    if validation is not None:
+        data.val_dataloader = lambda: validation  # type: ignore[method-assign]
+    for name in ("prepare_data", "setup", "teardown"):  # they ran once, for all clients
+        setattr(data, name, getattr(LightningDataModule, name).__get__(data))
+    return data

@@ -1,0 +1,50 @@
+"""What the server needs of its own Trainer beyond the public interface."""
+
+from typing import Any
+
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.strategies import DDPStrategy
+
+
+def trainer_of(module: LightningModule) -> Trainer | None:
+    """Return the module's Trainer, or None; ``module.trainer`` raises an error instead."""
+    return module._trainer
+
+
+def evaluate_everywhere(trainer: Trainer) -> None:
+    """Let every rank evaluate on all data, because a distributed sampler repeats samples to fill the last batch."""
+    trainer._accelerator_connector.use_distributed_sampler = False
+
+
+def leave_model_unwrapped(trainer: Trainer) -> None:
+    """Keep DDP's process group but not its wrapper, because ranks exchange updates and not gradients."""
+    if isinstance(trainer.strategy, DDPStrategy):
+        trainer.strategy.configure_ddp = lambda: None  # type: ignore[method-assign]
+
+
+def synchronises_batch_norm(trainer: Trainer) -> bool:
+    """Return whether the Trainer was given ``sync_batchnorm=True``."""
+    return trainer._accelerator_connector._layer_sync is not None
+
+
+def save_at_epoch_end(trainer: Trainer) -> None:
+    """Let checkpoints be written at the end of a round, never at the end of its validation.
+
+    A run that stopped early could not be resumed from the latter.
+    """
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and callback._save_on_train_epoch_end is None:
+            callback._save_on_train_epoch_end = True
+
+
+def evaluated_metrics(trainer: Trainer) -> list[str]:
+    """Return the names in ``callback_metrics`` that were logged during the validation of a fit."""
+    results: Any = trainer.fit_loop.epoch_loop.val_loop._results
+    logged = {item.meta.name for item in results.values()}
+    return [name for name in trainer.callback_metrics if _without_suffix(name) in logged or name in logged]
+
+
+def _without_suffix(name: str) -> str:
+    """Return the name without what Lightning adds for several loaders or for ``on_step``."""
+    return name.partition("/dataloader_idx_")[0].removesuffix("_epoch")

@@ -1,0 +1,139 @@
+"""The short-lived Trainer of a client."""
+
+import copy
+import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from lightning_fabric.plugins.environments import LightningEnvironment
+from pytorch_lightning import Callback, Trainer
+from pytorch_lightning.callbacks import Timer
+from pytorch_lightning.loggers.logger import DummyLogger
+from pytorch_lightning.profilers import PassThroughProfiler
+from pytorch_lightning.strategies import SingleDeviceStrategy
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fl_lightning._lightning.quiet import without_announcements
+from fl_lightning.core.errors import MisconfigurationError
+
+
+class TrainerTemplate:
+    """A Trainer that is never run, only copied: each copy trains or evaluates one client and is thrown away.
+
+    A copy costs a seventh of making a Trainer, which searches for GPUs and for packages that add callbacks. It works on
+    one device and leaves no trace: no logs, no checkpoints, no progress bar, no part in a process group.
+
+    Args:
+        device: where the model is.
+        callbacks: those of every copy, which gets copies of them.
+        batches_in_place: whether batches are already on the device and no hook of module or data wants to see them.
+        flags: further flags of the Trainer.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        callbacks: Sequence[Callback] = (),
+        batches_in_place: bool = False,
+        **flags: Any,
+    ) -> None:
+        flags.setdefault("profiler", _NoProfiler())
+        with without_announcements():
+            self._trainer = Trainer(
+                accelerator=device.type,
+                devices=1,
+                num_nodes=1,
+                strategy=ClientStrategy(device, batches_in_place),
+                plugins=[LightningEnvironment()],
+                callbacks=list(callbacks),
+                logger=DummyLogger(),  # a client may touch self.logger.experiment
+                num_sanity_val_steps=0,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                enable_autolog_hparams=False,
+                use_distributed_sampler=False,
+                barebones=False,
+                **flags,
+            )
+        # Callbacks that an installed package adds to every Trainer belong to the server's.
+        kept = [callback for callback in self._callbacks if callback in callbacks or isinstance(callback, Timer)]
+        self._trainer.callbacks = kept  # type: ignore[attr-defined]
+
+    @property
+    def _callbacks(self) -> list[Callback]:
+        return self._trainer.callbacks  # type: ignore[attr-defined]
+
+    def copy(self) -> Trainer:
+        """Return a Trainer that has not run yet. It shares nothing with the others but profiler and dummy logger."""
+        shared = [self._trainer.profiler, *self._trainer.loggers]  # type: ignore[attr-defined]
+        return copy.deepcopy(self._trainer, memo={id(item): item for item in shared})
+
+
+class _NoProfiler(PassThroughProfiler):
+    """Lightning's own enters and leaves a generator for every hook, to do nothing."""
+
+    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
+        return _NOTHING
+
+
+_NOTHING = nullcontext()
+
+
+class ClientStrategy(SingleDeviceStrategy):
+    """Leaves the model where it is, because the next client uses the same tensors, and records loss and learning rate.
+
+    A callback could record them too, but Lightning would call it ten times per step, which for a small network takes as
+    long as the step.
+
+    Args:
+        device: where the model is.
+        batches_in_place: whether batches are already on the device and no hook of module or data wants to see them.
+    """
+
+    def __init__(self, device: torch.device, batches_in_place: bool = False) -> None:
+        super().__init__(device)
+        self.batches_in_place = batches_in_place
+        self.learning_rate: float | None = None
+        self._loss_sum: Tensor | None = None
+        self._losses = 0
+
+    @property
+    def mean_loss(self) -> Tensor | None:
+        """The mean over the training steps. It stays on the device: reading every loss would make a GPU wait."""
+        return None if self._loss_sum is None else self._loss_sum / self._losses
+
+    def model_to_device(self) -> None:
+        pass
+
+    def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
+        return batch if self.batches_in_place else super().batch_to_device(batch, device, dataloader_idx)
+
+    def setup_optimizers(self, trainer: Trainer) -> None:
+        super().setup_optimizers(trainer)
+        for config in self.lr_scheduler_configs:
+            if config.monitor is not None and re.match(r"val(id|idation)?(/|_|$)", config.monitor):
+                raise MisconfigurationError(
+                    f"a learning-rate scheduler monitors {config.monitor!r}, which a client never sees because"
+                    " validation runs on the server: monitor a training metric, or use a scheduler without a monitor"
+                )
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        output = super().training_step(*args, **kwargs)
+        loss = output.get("loss") if isinstance(output, dict) else output
+        if isinstance(loss, Tensor):
+            loss = loss.detach().float()
+            self._loss_sum = loss if self._loss_sum is None else self._loss_sum + loss
+            self._losses += 1
+        return output
+
+    def optimizer_step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        self.learning_rate = float(optimizer.param_groups[0]["lr"])  # a scheduler may change it after the last step
+        return super().optimizer_step(optimizer, *args, **kwargs)
+
+    def teardown(self) -> None:
+        self.optimizers = []
+        self.precision_plugin.teardown()

@@ -1,0 +1,144 @@
+"""FedDNA: decoupled aggregation of normalisation layers.
+
+Duan, Li, Lu. FedDNA: Federated Learning with Decoupled Normalization-Layer Aggregation for Non-IID Data. ECML PKDD
+2021.
+
+In training BatchNorm does not read its running statistics: the parameters of a run are those of FedAvg, bit for bit.
+What differs are the statistics that are evaluated.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fl_lightning.aggregation.base import Aggregate, Federation, GatheredAggregator
+from fl_lightning.aggregation.feddna.importance import ImportanceLearner, Statistics, moved, pooled, spread, twins
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.randomness import seed_for
+from fl_lightning.core.round import Round
+from fl_lightning.core.state import StateDict, StateLayout
+
+
+class FedDNA(GatheredAggregator):
+    """Parameters as in FedAvg; statistics by importance: each client keeps γ_k of its own (algorithm 1).
+
+    Statistics are the running means and variances of BatchNorm; in a model without any, bias and weight of LayerNorm
+    take their place. Each client gets statistics of its own back (:meth:`personal_state`), the served model has them
+    pooled. A client that was not selected keeps what it had; one that never was starts from the served ones.
+
+    Args:
+        steps: at most so many training steps of the VAE and of f, in turn, a round.
+        latent: dimensions in which a client is compared with the others.
+        hidden: units of the VAE's hidden layers.
+        lr: the VAE's learning rate.
+        importance_lr: that of f, which gives γ.
+
+    Attributes:
+        gammas: γ_k of the last round, by client: 1 keeps its own statistics, 0 takes those of the others.
+    """
+
+    def __init__(
+        self, steps: int = 50, latent: int = 8, hidden: int = 64, lr: float = 1e-3, importance_lr: float = 1e-2
+    ) -> None:
+        given = {"steps": steps, "latent": latent, "hidden": hidden, "lr": lr, "importance_lr": importance_lr}
+        for name, value in given.items():
+            if value <= 0:
+                raise MisconfigurationError(f"{name}={value}, but nothing is learned with that: set it above 0")
+        self.steps = steps
+        self.latent = latent
+        self.hidden = hidden
+        self.lr = lr
+        self.importance_lr = importance_lr
+        self.gammas: dict[int, float] = {}
+        #: VAE and f; None before the first round. They are built from it in every round, not in a resumed one alone.
+        self._learned: StateDict | None = None
+
+    def prepare(self, model: nn.Module, federation: Federation) -> None:
+        super().prepare(model, federation)
+        statistics_entries(model, StateLayout(model))
+
+    def begin_round(self, model: nn.Module, round: Round) -> None:
+        super().begin_round(model, round)
+        self._means, self._variances = statistics_entries(model, self.layout)
+
+    def finish_round(self) -> Aggregate:
+        clients = [item.update.client for item in self.received]
+        sizes = self.sizes
+        own = self._received_statistics()
+        gammas = self._weigh(own, sizes)  # eq. 5
+        new = moved(own, twins(own, sizes), gammas)  # eq. 4, once: within `repeat` it would compound
+        for client, mean, var in zip(clients, *new, strict=True):
+            self.memory.put(client, self._entries(mean, var))
+        self.gammas = dict(zip(clients, gammas.tolist(), strict=True))
+
+        mean, var = pooled(new, sizes)
+        return Aggregate(
+            {**self.result(self.mean), **self._entries(mean[0], var[0])},  # eq. 3
+            metrics={
+                "feddna/gamma_mean": gammas.mean(),
+                "feddna/gamma_min": gammas.min(),
+                "feddna/gamma_max": gammas.max(),
+                "feddna/spread": spread(own, sizes),
+            },
+        )
+
+    def personal_state(self, client: int) -> StateDict:
+        return self.memory.get(client, self.device) or {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"learned": self._learned}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._learned = state_dict["learned"]
+
+    def _weigh(self, own: Statistics, sizes: Tensor) -> Tensor:
+        """γ_k, with nets that have learned from this round too; one client alone keeps its own statistics."""
+        if len(sizes) == 1:
+            return torch.ones_like(sizes)
+        # The server may compute in 16 bits, a caller without gradients.
+        with torch.autocast(self.device.type, enabled=False), torch.enable_grad():
+            learner = self._learner(entries=own.mean.shape[1] + own.var.shape[1])
+            generator = torch.Generator().manual_seed(seed_for("feddna", self.seed, self.round.number))
+            gammas = learner.learn(own, sizes, self.steps, self.lr, self.importance_lr, generator)
+        self._learned = dict(learner.state_dict())
+        return gammas
+
+    def _learner(self, entries: int) -> ImportanceLearner:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed_for("feddna nets", self.seed))
+            learner = ImportanceLearner(entries, self.latent, self.hidden)
+        if self._learned is not None:
+            learner.load_state_dict(self._learned)
+        return learner.to(self.device)
+
+    def _received_statistics(self) -> Statistics:
+        means, variances = [], []
+        for item in self.received:
+            values = self.layout.split(self.layout.parameters, item.state.parameters)
+            values |= self.layout.split(self.layout.statistics, item.state.statistics)
+            means.append(torch.cat([values[name].flatten() for name in self._means]))
+            variances.append(torch.cat([values[name].flatten() for name in self._variances]))
+        return Statistics(torch.stack(means).to(self.dtype), torch.stack(variances).to(self.dtype))
+
+    def _entries(self, mean: Tensor, var: Tensor) -> StateDict:
+        """A row of statistics as entries of the model's state."""
+        values = self.layout.split(self._means, mean) | self.layout.split(self._variances, var)
+        entries = {name: value.to(self.start_state[name].dtype, copy=True) for name, value in values.items()}
+        return entries | {alias: entries[name] for alias, name in self.layout.aliases.items() if name in entries}
+
+
+def statistics_entries(model: nn.Module, layout: StateLayout) -> tuple[list[str], list[str]]:
+    """The names of a model's means and of its variances: BatchNorm's if it has any, or else their stand-ins."""
+    batch_norm = (_BatchNorm, "running_mean", "running_var", layout.statistics)
+    layer_norm = (nn.LayerNorm, "bias", "weight", layout.parameters)
+    for kind, mean, var, there in (batch_norm, layer_norm):
+        layers = [f"{name}." if name else "" for name, layer in model.named_modules() if isinstance(layer, kind)]
+        layers = [layer for layer in layers if layer + mean in there and layer + var in there]
+        if layers:
+            return [layer + mean for layer in layers], [layer + var for layer in layers]
+    raise MisconfigurationError(
+        f"FedDNA on {type(model).__name__}, which has neither BatchNorm with running statistics nor LayerNorm with"
+        " trainable weight and bias: use FedAvg, or a model with one of them"
+    )

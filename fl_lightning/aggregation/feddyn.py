@@ -1,0 +1,98 @@
+"""FedDyn: dynamic regularisation, so that the clients' optima agree with the global one. Both halves.
+
+Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. Federated Learning Based on Dynamic Regularization. ICLR 2021
+(algorithm 1). https://arxiv.org/abs/2111.04263
+"""
+
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningModule, Trainer
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
+from fl_lightning.client import ClientCallback
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.round import Round
+from fl_lightning.core.state import FlatState, StateLayout
+from fl_lightning.core.update import ClientUpdate
+
+
+class FedDyn(StreamingAggregator):
+    """h ← h - (α/K) Σ (w_k - w), w ← Σ p_k w_k - h/α, where K counts all clients, not only those of the round.
+
+    The client's half comes with it and remembers the client's gradient. The paper weights clients uniformly.
+    Statistics are the plain average.
+
+    Args:
+        alpha: strength of the regularisation; the paper searches among 0.1, 0.01 and 0.001.
+    """
+
+    def __init__(self, alpha: float = 0.01) -> None:
+        self._regulariser = DynamicRegulariser(alpha)
+        self.alpha = alpha
+        #: h, the server's correction
+        self.correction: Tensor | None = None
+
+    def client_callbacks(self) -> list[ClientCallback]:
+        return [self._regulariser]
+
+    def begin_round(self, model: nn.Module, round: Round) -> None:
+        super().begin_round(model, round)
+        self.sums["moves"] = torch.zeros_like(self.start.parameters)
+        self.sums["clients"] = self.start.parameters.new_zeros(())
+
+    def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
+        super().accumulate(state, update, weight)
+        self.sums["moves"] += state.parameters - self.start.parameters
+        self.sums["clients"] += 1
+
+    def finish_round(self) -> Aggregate:
+        mean = self.mean
+        before = torch.zeros_like(mean.parameters) if self.correction is None else self.correction.to(mean.parameters)
+        everyone = self.num_clients or self.sums["clients"]
+        self.correction = before - self.alpha * self.sums["moves"] / everyone
+        parameters = mean.parameters - self.correction / self.alpha
+        return Aggregate(self.result(FlatState(parameters, mean.statistics, mean.counters)))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"correction": self.correction}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.correction = state_dict["correction"]
+
+
+class DynamicRegulariser(ClientCallback):
+    """The client's half: gradient - g_k + α (w - w_t) at every step; afterwards g_k ← g_k - α (w_k - w_t).
+
+    g_k is the gradient of the client's loss where it last stopped, 0 at first.
+
+    Args:
+        alpha: strength of the regularisation.
+    """
+
+    def __init__(self, alpha: float) -> None:
+        if not alpha > 0:
+            raise MisconfigurationError(f"alpha={alpha}, but FedDyn divides by it: set alpha of FedDyn above 0")
+        self.alpha = alpha
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look up g_k."""
+        self.layout = StateLayout(pl_module)
+        self.start = self.layout.flatten(self.round.start).parameters
+        gradient = self.memory["gradient"].to(self.start) if self.memory else torch.zeros_like(self.start)
+        self.gradient = self.layout.split(self.layout.parameters, gradient)
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        """Add the regularisation's gradient, before clipping."""
+        for name, parameter in pl_module.named_parameters():
+            if parameter.grad is not None:
+                pull = parameter.detach() - self.round.start[name]
+                parameter.grad.add_(pull, alpha=self.alpha).sub_(self.gradient[name])
+
+    def on_upload(self, update: ClientUpdate) -> None:
+        """Remember the gradient where the client stopped."""
+        trained = self.layout.flatten(update.state).parameters
+        gradient = torch.cat([value.flatten() for value in self.gradient.values()])
+        self.memory = {"gradient": gradient - self.alpha * (trained - self.start)}

@@ -1,0 +1,5 @@
+"""FedMA: the aggregator, the chain of layers it works on, and the matching of units."""
+
+from fl_lightning.aggregation.fedma.aggregator import FedMA
+
+__all__ = ["FedMA"]

@@ -1,0 +1,65 @@
+"""FedNova: clients that take more steps do not pull harder. Both halves: the server's and the client's.
+
+Wang, Liu, Liang, Joshi, Poor. Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization.
+NeurIPS 2020 (section 4). https://arxiv.org/abs/2007.07481
+"""
+
+import torch
+from pytorch_lightning import LightningModule, Trainer
+from torch import nn
+from torch.optim import Optimizer
+
+from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
+from fl_lightning.client import ClientCallback
+from fl_lightning.client.effective_steps import EffectiveSteps, check_plain_sgd
+from fl_lightning.core.round import Round
+from fl_lightning.core.state import FlatState
+from fl_lightning.core.update import ClientUpdate
+
+
+class FedNova(StreamingAggregator):
+    """w ← w + τ_eff Σ p_k Δ_k / a_k with τ_eff = Σ p_k a_k: each client gives a direction per step, not a distance.
+
+    a_k is what the paper calls η‖a_k‖₁: η τ_k for τ_k steps of plain SGD, more with momentum
+    (:class:`~fl_lightning.client.effective_steps.EffectiveSteps`). If all a_k are equal, it is FedAvg. Statistics are
+    the plain average. The client's half comes with it; outside a run an update may lack ``extras["steps"]``, and a_k is
+    then its steps times its learning rate, with 1 for what it does not report.
+    """
+
+    def client_callbacks(self) -> list[ClientCallback]:
+        return [CountSteps()]
+
+    def begin_round(self, model: nn.Module, round: Round) -> None:
+        super().begin_round(model, round)
+        self.sums["directions"] = torch.zeros_like(self.start.parameters)
+        self.sums["steps"] = self.start.parameters.new_zeros(())
+
+    def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
+        super().accumulate(state, update, weight)
+        reported = update.extras.get("steps")
+        steps = (update.num_steps or 1) * (update.learning_rate or 1.0) if reported is None else reported.item()
+        self.sums["directions"].add_(state.parameters - self.start.parameters, alpha=weight / steps)
+        self.sums["steps"] += weight * steps
+
+    def finish_round(self) -> Aggregate:
+        mean, total = self.mean, self.sums["weight"]
+        tau = self.sums["steps"] / total  # τ_eff
+        parameters = self.start.parameters + tau * self.sums["directions"] / total
+        return Aggregate(self.result(FlatState(parameters, mean.statistics, mean.counters)))
+
+
+class CountSteps(ClientCallback):
+    """The client's half: reports a_k, how far its optimiser steps reach."""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Check the client's optimiser."""
+        check_plain_sgd(trainer.optimizers, "FedNova")
+        self.steps = EffectiveSteps()
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        """Count the step."""
+        self.steps.add(optimizer)
+
+    def on_upload(self, update: ClientUpdate) -> None:
+        """Send a_k."""
+        update.extras["steps"] = torch.tensor(self.steps.total, dtype=torch.float64)

@@ -1,0 +1,1 @@
+"""The ``fl-lightning`` command."""

@@ -1,0 +1,173 @@
+"""The commands that take the configuration of a federation: ``fl-lightning fit | validate | test | partition``."""
+
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
+from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.utilities.rank_zero import rank_zero_warn
+
+import fl_lightning.aggregation
+import fl_lightning.models  # noqa: F401  class names without a module resolve among imported classes
+from fl_lightning._lightning.cli import Command, CommandParser, ExtensibleCLI
+from fl_lightning.callbacks import FederatedServer, RunSummary
+from fl_lightning.cli.errors import shorten_parser_error
+from fl_lightning.cli.partition import OUTPUT_HELP, PARTITION_HELP, check_partition_options, show_partition
+from fl_lightning.cli.save_config import SaveRunConfig
+from fl_lightning.client.training import LocalTraining
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.run_folder import RunFolder
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.module import FederatedModule
+
+#: the folder for all runs, unless trainer.default_root_dir names another
+RUNS = "runs"
+
+
+class FederatedCLI(ExtensibleCLI):
+    """A LightningCLI for federations, with the sections ``model``, ``data``, ``client``, ``server`` and ``trainer``.
+
+    A run is kept in ``runs/<names of the configs>/version_<n>``, or in the folder that it is resumed from.
+
+    Args:
+        args: the command line; by default that of the process.
+        other_commands: names and descriptions of commands that run elsewhere, for the help.
+    """
+
+    def __init__(self, args: ArgsType = None, other_commands: Mapping[str, str] | None = None) -> None:
+        self._other_commands = {name: Command(text) for name, text in (other_commands or {}).items()}
+        self._logger: TensorBoardLogger | None = None
+        super().__init__(
+            args=args,
+            model_class=LightningModule,
+            datamodule_class=FederatedDataModule,
+            subclass_mode_model=True,
+            auto_configure_optimizers=False,
+            save_config_callback=SaveRunConfig,
+            seed_everything_default=0,
+            trainer_defaults={"enable_model_summary": False, "callbacks": [RunSummary()]},
+            parser_class=_Parser,
+            parser_kwargs={"description": "Federated learning on PyTorch Lightning."},
+        )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Return those of the Trainer's commands that make sense for a federation."""
+        commands = LightningCLI.subcommands()
+        return {name: commands[name] for name in ("fit", "validate", "test")}
+
+    def commands(self) -> Mapping[str, Command]:
+        """Return the commands that the Trainer does not have."""
+        return {"partition": Command(PARTITION_HELP, configured_like="fit"), **self._other_commands}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the sections ``client`` and ``server``."""
+        parser.add_class_arguments(LocalTraining, "client")
+        parser.add_lightning_class_args(FederatedServer, "server")
+        parser.link_arguments("client", "server.client", apply_on="instantiate")
+
+    def add_arguments_to_command(self, command: str, parser: LightningArgumentParser) -> None:
+        """Add ``partition --output``."""
+        parser.add_argument("--output", type=str | None, help=OUTPUT_HELP)
+
+    def before_instantiate_classes(self) -> None:
+        """Check the options, find the checkpoint, and choose the folder of the run."""
+        config = self.command_config
+        if self.subcommand == "partition":
+            check_partition_options(config.output)
+            return
+        config.ckpt_path = self._find_checkpoint(config.ckpt_path)
+        if self.subcommand != "fit":
+            config.trainer.logger = False
+            if config.ckpt_path is None:
+                rank_zero_warn(f"{self.subcommand} evaluates an untrained model: set --ckpt_path to evaluate a run")
+        elif config.trainer.logger in (None, True):
+            self._logger = self._default_logger()
+
+    def instantiate_classes(self) -> None:
+        """Make model, data and Trainer, and make the model federated. A partition needs the data only."""
+        if self.subcommand == "partition":
+            self.datamodule = self.instantiate_section("data")
+            return
+        super().instantiate_classes()
+        self.model = FederatedModule(self.model)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Make the Trainer, with the logger that decides where the run is kept."""
+        if self._logger is not None:
+            kwargs["logger"] = self._logger
+        return super().instantiate_trainer(**kwargs)
+
+    def fit(self, **kwargs: Any) -> None:
+        """Run ``Trainer.fit``. A run that ends before its first round leaves no folder behind."""
+        try:
+            self.trainer.fit(**kwargs)
+        except BaseException:
+            if self._logger is not None and kwargs.get("ckpt_path") is None and self.trainer.global_step == 0:
+                shutil.rmtree(self._logger.log_dir, ignore_errors=True)
+            raise
+
+    def partition(self) -> None:
+        """Show which client owns which data."""
+        show_partition(self.datamodule, self.command_config.output)
+
+    def _default_logger(self) -> TensorBoardLogger:
+        """Log into a new folder, or into the folder of the run that is resumed.
+
+        Paths are absolute: a ModelCheckpoint that is resumed from another folder would not recognise its files.
+        """
+        config = self.command_config
+        if config.ckpt_path and RunFolder.of_checkpoint(Path(config.ckpt_path)).is_run:
+            run = RunFolder.of_checkpoint(Path(config.ckpt_path)).path
+            return TensorBoardLogger(run.parent, "", run.name, default_hp_metric=False)
+        return TensorBoardLogger(self._root.resolve(), self._run_name, default_hp_metric=False)
+
+    @property
+    def _root(self) -> Path:
+        return Path(self.command_config.trainer.default_root_dir or RUNS)
+
+    @property
+    def _config_files(self) -> list[Path]:
+        return [Path(str(path)).resolve() for path in self.command_config.config or []]
+
+    @property
+    def _run_name(self) -> str:
+        """The joined names of the configs. A run that starts from another run's config takes that run's name."""
+        names = [file.parent.parent.name if RunFolder(file.parent).is_run else file.stem for file in self._config_files]
+        return "-".join(names) or "run"
+
+    def _find_checkpoint(self, ckpt_path: str | None) -> str | None:
+        """Check ``--ckpt_path``, and turn ``last`` into a file."""
+        if ckpt_path is None or "://" in ckpt_path or ckpt_path == "hpc":
+            return ckpt_path
+        if ckpt_path == "last":
+            return str(self._last_checkpoint())
+        if not Path(ckpt_path).is_file():
+            raise MisconfigurationError(f"ckpt_path={ckpt_path}: there is no such file")
+        if not zipfile.is_zipfile(ckpt_path):
+            raise MisconfigurationError(f"ckpt_path={ckpt_path} is not a checkpoint, or it is truncated: use another")
+        return ckpt_path
+
+    def _last_checkpoint(self) -> Path:
+        """The last checkpoint of the run whose config is given, or else of the newest run with this name."""
+        folder = self._root / self._run_name
+        given = [RunFolder(file.parent) for file in self._config_files if RunFolder(file.parent).is_run]
+        runs = given or [RunFolder(run) for run in sorted(folder.glob("*"), key=lambda run: run.stat().st_mtime)]
+        checkpoints = [run.checkpoint for run in runs if run.checkpoint.is_file()]
+        if not checkpoints:
+            raise MisconfigurationError(
+                f"ckpt_path=last, but {given[-1] if given else folder} has no checkpoint:"
+                " leave out --ckpt_path to start a new run"
+            )
+        return checkpoints[-1]
+
+
+class _Parser(CommandParser):
+    """Raises a user's mistake as a message of one line."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        raise MisconfigurationError(shorten_parser_error(message)) from ex

@@ -1,0 +1,55 @@
+"""The parser's error messages, shortened to one line that names the key, the value and what would be right."""
+
+import importlib
+import inspect
+import re
+
+
+def shorten_parser_error(message: str) -> str:
+    """Shorten an error message of jsonargparse. Any other message is only joined into one line."""
+    message = _join_lines(message)
+    if not message.startswith("Parser key"):
+        return message
+    base = re.search(r"Subtypes: \[<class '([\w.]+)'>", message)
+    key, problem = _innermost_problem(message)
+    unknown = re.match(r"Expected a dot import path string: (\S+)", problem)
+    if unknown:
+        known = _subclass_names(base.group(1)) if base and "Parser key" not in message[1:] else []
+        problem = f"{unknown.group(1)} is not a known class: use "
+        problem += f"{', '.join(known)}, or " if known else ""
+        problem += "a full class path, package.module.Class"
+    problem = re.sub(r"Expected a typing\.Literal\[(.+?)\]\. Got value: (.*)", r"\2 is not one of \1", problem)
+    problem = re.sub(r"Expected a <class '(\w+)'>\. Got value: (.*)", r"\2 is not of type \1", problem)
+    return f"{key}: {problem}"
+
+
+def _innermost_problem(message: str) -> tuple[str, str]:
+    """Return the full key of the wrong value, and what is wrong with it."""
+    keys: list[str] = []
+    while match := re.match(r'(?:Parser key )?"?([\w.]+)"?: (.*)', message):
+        keys.append(match.group(1))
+        message = match.group(2)
+        if " Errors: - " in message:
+            # The value may have one of several types. The user most likely meant the first.
+            message = message.split(" Errors: - ", 1)[1].split(" - Expected a <class 'NoneType'>")[0]
+    return ".".join(keys), message
+
+
+def _subclass_names(class_path: str) -> list[str]:
+    """Return the names of the concrete subclasses that are imported, sorted."""
+    module, _, name = class_path.rpartition(".")
+    return sorted(_concrete_subclasses(getattr(importlib.import_module(module), name)))
+
+
+def _concrete_subclasses(base: type) -> set[str]:
+    names: set[str] = set()
+    subclasses: list[type] = base.__subclasses__()
+    for subclass in subclasses:
+        if not inspect.isabstract(subclass) and not subclass.__name__.startswith("_"):
+            names.add(subclass.__name__)
+        names |= _concrete_subclasses(subclass)
+    return names
+
+
+def _join_lines(message: str) -> str:
+    return re.sub(r"\s*\n\s*", " ", message.strip())

@@ -1,0 +1,88 @@
+"""The entry point of ``fl-lightning``: choose the command, print mistakes in one line, set the exit code."""
+
+import importlib
+import logging
+import os
+import re
+import sys
+import warnings
+
+from fl_lightning.cli.errors import shorten_parser_error
+from fl_lightning.core.errors import MisconfigurationError
+
+#: commands that do not need LightningCLI: each is the function ``main`` of the module with its name
+STANDALONE_COMMANDS = {
+    "compare": "Run a suite of configurations over several seeds and print a table of their results.",
+    "report": "Write a page of figures and tables about runs.",
+}
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line.
+
+    A user's mistake is printed in one line and exits with code 2. Ctrl-C exits with 130 and SIGTERM with 143.
+
+    Args:
+        args: the arguments; by default those of the process.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a console script would not find the user's own modules otherwise
+    command, *arguments = (sys.argv[1:] if args is None else args) or [""]
+    try:
+        if command in STANDALONE_COMMANDS:
+            importlib.import_module(f"fl_lightning.cli.{command}").main(arguments)
+        else:
+            _run_federated_cli(args)
+    except Exception as error:
+        mistake = _find_mistake(error)
+        if mistake is None:
+            raise
+        print(f"error: {shorten_parser_error(str(mistake))}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _run_federated_cli(args: list[str] | None) -> None:
+    from pytorch_lightning.utilities.exceptions import SIGTERMException
+
+    from fl_lightning.cli.app import FederatedCLI
+
+    _silence_lightning()
+    try:
+        FederatedCLI(args, STANDALONE_COMMANDS)
+    except SIGTERMException:
+        _explain_resume("Terminated")
+        sys.exit(143)
+    except SystemExit as exit:
+        if isinstance(exit.__context__, KeyboardInterrupt):
+            _explain_resume("Interrupted")
+            sys.exit(130)
+        raise
+
+
+def _explain_resume(what_happened: str) -> None:
+    print(
+        f"{what_happened}. Finished rounds are saved: add --ckpt_path last to the same command to continue.",
+        file=sys.stderr,
+    )
+
+
+def _find_mistake(error: BaseException | None) -> MisconfigurationError | None:
+    """Return the user's mistake behind an error, which the parser may have wrapped in errors of its own."""
+    while error is not None and not isinstance(error, MisconfigurationError):
+        error = error.__cause__
+    return error
+
+
+def _silence_lightning() -> None:
+    """Hide messages of Lightning that do not help a federation's user."""
+    warnings.filterwarnings("ignore", ".*treespec, LeafSpec.* is deprecated")
+    warnings.filterwarnings("ignore", ".*does not have many workers")
+    warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty")
+    warnings.filterwarnings("ignore", r".*add the following callbacks: \['LastRound'\]")
+    rank_zero = logging.getLogger("pytorch_lightning.utilities.rank_zero")
+    rank_zero.addFilter(lambda record: not re.match("💡 Tip|TPU available|`Trainer.fit` stopped", record.getMessage()))
+    logging.getLogger("lightning_fabric.utilities.seed").setLevel(logging.WARNING)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The one client model that stays in memory and takes the place of every client in turn."""
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from pytorch_lightning import LightningModule
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torchmetrics import Metric, MetricCollection
+
+from fl_lightning._lightning.client_module import client_copy
+from fl_lightning.core.errors import MisconfigurationError
+
+
+class ClientModel:
+    """Tensors that are loaded in place, with Python state that is fresh for every client.
+
+    Loading the state dict alone would leak: whatever a module keeps outside it (counters, caches, the training mode)
+    would pass from client to client. Metrics are reset instead of copied, because copying a collection of them takes
+    longer than ten training steps of a small network.
+
+    Args:
+        module: the global model, set up and on its device.
+    """
+
+    def __init__(self, module: LightningModule) -> None:
+        for name, parameter in module.named_parameters():
+            if isinstance(parameter, nn.parameter.UninitializedParameter):
+                raise MisconfigurationError(
+                    f"{name} of {type(module).__name__} is lazy and has no shape yet, so it cannot be sent to clients:"
+                    " run one batch through the model in its __init__ or setup"
+                )
+        self._pristine = client_copy(module)
+        self._pristine.train()
+        self._tensors = self._pristine.state_dict(keep_vars=True)
+        self._requires_grad = {n: t.requires_grad for n, t in self._tensors.items() if isinstance(t, nn.Parameter)}
+        self._metrics = [layer for layer in self._pristine.modules() if isinstance(layer, Metric | MetricCollection)]
+        self._shared = {id(item): item for item in [*self._tensors.values(), *self._metrics]}
+        self.has_batch_norm = any(isinstance(layer, _BatchNorm) for layer in module.modules())
+
+    def reset(self, state: Mapping[str, Tensor]) -> LightningModule:
+        """Return a module that starts from ``state`` and remembers nothing of the clients before it."""
+        with torch.no_grad():
+            for name, tensor in self._tensors.items():
+                if isinstance(tensor, Tensor):
+                    tensor.copy_(state[name])
+                    tensor.grad = None
+        for name, trainable in self._requires_grad.items():
+            self._tensors[name].requires_grad_(trainable)
+        for metric in self._metrics:
+            if isinstance(metric, Metric) and metric.update_called:
+                metric.reset()
+        return copy.deepcopy(self._pristine, memo=dict(self._shared))

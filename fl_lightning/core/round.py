@@ -1,0 +1,33 @@
+"""A round of the federation, as everyone who takes part in it sees it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fl_lightning.core.state import StateDict
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round. Aggregators, transforms, client callbacks and round callbacks all receive it.
+
+    Args:
+        number: the round's number, counted from 0.
+        num_rounds: how many rounds the run has; None if their number is not limited.
+        seed: the run's seed.
+        start: the global state that clients start from.
+        broadcast: what the server sends beside the global state.
+        personal: returns the entries that override the global state when a client starts.
+    """
+
+    number: int
+    num_rounds: int | None
+    seed: int
+    start: StateDict
+    broadcast: dict[str, Tensor] = field(default_factory=dict)
+    personal: Callable[[int], StateDict] | None = None
+
+    def start_of(self, client: int) -> StateDict:
+        """Return the state that a client starts from: the global state with the client's own entries in it."""
+        return self.start if self.personal is None else {**self.start, **self.personal(client)}

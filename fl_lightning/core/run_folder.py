@@ -1,0 +1,73 @@
+"""The folder of a run: the only place that knows where a run keeps its files."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of a run that ``fl-lightning fit`` or ``compare`` writes, none of which needs to exist yet.
+
+    Example:
+        >>> RunFolder(Path("runs/demo/version_0")).checkpoint.as_posix()
+        'runs/demo/version_0/checkpoints/last.ckpt'
+    """
+
+    #: file name of the checkpoint after the last whole round, without its suffix
+    LAST: ClassVar[str] = "last"
+
+    _CONFIG: ClassVar[str] = "config.yaml"
+    _CHECKPOINTS: ClassVar[str] = "checkpoints"
+    _EVENTS: ClassVar[str] = "events.out.tfevents.*"
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @classmethod
+    def of_checkpoint(cls, checkpoint: Path) -> "RunFolder":
+        """Return the folder whose ``checkpoints/`` holds the given file. The path is absolute."""
+        return cls(checkpoint.resolve().parent.parent)
+
+    @classmethod
+    def below(cls, root: Path) -> "Iterator[RunFolder]":
+        """Yield every folder at or below ``root`` that holds a configuration or events, in no particular order."""
+        files = (*root.rglob(cls._CONFIG), *root.rglob(cls._EVENTS))
+        yield from {cls(file.parent): None for file in files}
+
+    @property
+    def config(self) -> Path:
+        """The configuration that the run started with."""
+        return self.path / self._CONFIG
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint after the last whole round, from which a run is resumed."""
+        return self.path / self._CHECKPOINTS / f"{self.LAST}.ckpt"
+
+    @property
+    def record(self) -> Path:
+        """What ``compare`` notes about a run that it started: row, column, seed, and whether the run has finished."""
+        return self.path / "compare.json"
+
+    @property
+    def log(self) -> Path:
+        """The output of a run that ``compare`` started."""
+        return self.path / "fit.log"
+
+    @property
+    def events(self) -> list[Path]:
+        """TensorBoard's event files, one per start of the run, sorted by name."""
+        return sorted(self.path.glob(self._EVENTS))
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the folder holds a run, and not just some file of the name ``config.yaml``."""
+        return self.config.is_file() and (self.path / self._CHECKPOINTS).is_dir()
+
+    def config_from_round(self, number: int) -> Path:
+        """Return the configuration of a run that was resumed with other settings in this round, counted from 1."""
+        return self.path / f"config_from_round_{number}.yaml"

@@ -1,0 +1,139 @@
+"""What is remembered of each client from round to round: control variates, statistics, angles, personal models.
+
+The server owns the one store of a run: it opens, exchanges and saves it. An entry is keyed by its client and by who
+wrote it, so an aggregator and several client callbacks can each remember something of the same client.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fl_lightning.core.distributed import gather_objects
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.state import StateDict
+
+
+class ClientStore:
+    """Tensors by writer and client.
+
+    In a distributed run, a client is trained by whichever rank has time. What only one rank has put is passed to the
+    others by :meth:`exchange`, which every rank calls once per round. What all ranks compute alike needs no exchange.
+
+    Args:
+        folder: where to keep the tensors, one file per client and writer; all ranks must see it. By default they stay
+            in memory.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self.folder = Path(folder) if folder is not None else None
+        self._entries: dict[str, dict[int, StateDict]] = {}
+        # A folder keeps two versions of an entry, because a killed round is resumed from the one before it.
+        self._versions: dict[str, dict[int, int]] = {}
+        self._new: set[tuple[str, int]] = set()
+
+    def part(self, writer: str) -> "ClientMemory":
+        """Return the part of the store that one writer reads and writes."""
+        return ClientMemory(self, writer)
+
+    def get(self, writer: str, client: int, device: torch.device | None = None) -> StateDict | None:
+        """Return what the writer last put for the client, or None."""
+        if self.folder is None:
+            values = self._entries.get(writer, {}).get(client)
+        elif client in self._versions.get(writer, {}):
+            values = self._read(writer, client)
+        else:
+            values = None
+        if values is None or device is None:
+            return values
+        return {name: value.to(device) for name, value in values.items()}
+
+    def put(self, writer: str, client: int, values: StateDict) -> None:
+        """Replace what the writer keeps for the client."""
+        self._new.add((writer, client))
+        if self.folder is None:
+            entry = {name: value.detach() for name, value in values.items()}
+            self._entries.setdefault(writer, {})[client] = entry
+            return
+        versions = self._versions.setdefault(writer, {})
+        version = versions.get(client, 0) + 1
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self._path(writer, client, version)
+        part = path.with_suffix(f".{os.getpid()}.part")  # several ranks may put the same entry
+        torch.save({name: value.detach().cpu() for name, value in values.items()}, part)
+        part.replace(path)
+        self._path(writer, client, version - 2).unlink(missing_ok=True)
+        versions[client] = version
+
+    def clients(self, writer: str) -> list[int]:
+        """Return the clients that the writer has put something for, sorted by number."""
+        kept = self._entries if self.folder is None else self._versions
+        return sorted(kept.get(writer, {}))
+
+    def begin_round(self) -> None:
+        """Start a round: what is put from now on is new to the other ranks."""
+        self._new.clear()
+
+    def exchange(self) -> None:
+        """Give every rank what the others have put in this round."""
+        new = sorted(self._new)
+        if self.folder is not None:
+            for writer, client, version in gather_objects([(w, c, self._versions[w][c]) for w, c in new]):
+                self._versions.setdefault(writer, {})[client] = version
+            return
+        mine = [(w, c, {name: value.cpu() for name, value in self._entries[w][c].items()}) for w, c in new]
+        for writer, client, values in gather_objects(mine):
+            if (writer, client) not in self._new:
+                self._entries.setdefault(writer, {})[client] = values
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the checkpoint keeps: the tensors, or which versions in the folder are meant."""
+        return {
+            "entries": {writer: dict(kept) for writer, kept in self._entries.items()},
+            "versions": {writer: dict(kept) for writer, kept in self._versions.items()},
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        self._entries = {writer: dict(kept) for writer, kept in state_dict["entries"].items()}
+        self._versions = {writer: dict(kept) for writer, kept in state_dict["versions"].items()}
+        if self.folder is None and self._versions:
+            raise MisconfigurationError(
+                "the checkpoint keeps the clients' state in a folder: set server.client_folder to that folder"
+            )
+
+    def _read(self, writer: str, client: int) -> StateDict:
+        path = self._path(writer, client, self._versions[writer][client])
+        if not path.is_file():
+            raise MisconfigurationError(
+                f"{path} is missing: the folder keeps a client's state of the last two rounds only,"
+                " so resume from the last checkpoint"
+            )
+        return torch.load(path, weights_only=True)
+
+    def _path(self, writer: str, client: int, version: int) -> Path:
+        assert self.folder is not None
+        return self.folder / f"client_{client:06d}_{re.sub(r'[^A-Za-z0-9]+', '-', writer)}_{version}.pt"
+
+
+@dataclass(frozen=True)
+class ClientMemory:
+    """One writer's part of a :class:`ClientStore`."""
+
+    store: ClientStore
+    writer: str
+
+    def get(self, client: int, device: torch.device | None = None) -> StateDict | None:
+        """Return what was last put for the client, or None."""
+        return self.store.get(self.writer, client, device)
+
+    def put(self, client: int, values: StateDict) -> None:
+        """Replace what is kept for the client."""
+        self.store.put(self.writer, client, values)
+
+    def clients(self) -> list[int]:
+        """Return the clients that something is kept for, sorted by number."""
+        return self.store.clients(self.writer)

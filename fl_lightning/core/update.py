@@ -1,0 +1,47 @@
+"""What a client sends to the server."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fl_lightning.core.state import StateDict
+
+
+@dataclass
+class ClientUpdate:
+    """A client's model after local training, with what the server may know about how it came about.
+
+    Args:
+        client: the client's number.
+        state: the client's ``state_dict``.
+        num_samples: how many samples it trained on.
+        class_counts: how many of them belong to each class, for algorithms that weight classes.
+        num_steps: how many optimiser steps it took.
+        learning_rate: the learning rate of its last step.
+        num_bytes: the size of ``state`` on the wire; by default the size of its tensors.
+        extras: what an algorithm sends beside the state.
+        metrics: what the client measured, such as its mean training loss.
+        memory: what the client's callbacks remember for its next round, by callback. It is not sent: in a real
+            federation it stays with the client, in a simulation the server keeps it.
+    """
+
+    client: int
+    state: Mapping[str, Tensor]
+    num_samples: int
+    class_counts: Tensor | None = None
+    num_steps: int | None = None
+    learning_rate: float | None = None
+    num_bytes: int | None = None
+    extras: dict[str, Tensor] = field(default_factory=dict)
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+    memory: dict[str, StateDict] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.num_bytes is None:
+            self.num_bytes = state_bytes(self.state)
+
+
+def state_bytes(state: Mapping[str, Tensor]) -> int:
+    """Return the size of a state on the wire. A tensor that has two names is sent once."""
+    return sum({value.data_ptr() or id(value): value.nbytes for value in state.values()}.values())

@@ -1,0 +1,247 @@
+"""The runs of a suite, each in a process of its own: started, resumed, skipped and stopped."""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tqdm import tqdm
+
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.run_folder import RunFolder
+from fl_lightning.experiments.runs import ROUND_TAG, read_record
+from fl_lightning.experiments.suite import Cell
+from fl_lightning.experiments.table import format_duration
+
+#: the command of a run, without its arguments
+FIT = (sys.executable, "-m", "fl_lightning.cli", "fit")
+#: seconds that an interrupted run has to end by itself
+_GRACE_PERIOD = 10.0
+#: seconds between two lines of progress, where there is no terminal for a bar
+_PROGRESS_INTERVAL = 30.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run of a suite: a cell with a seed.
+
+    Args:
+        cell: what is run.
+        seed: the seed of the run.
+        folder: where the run is kept.
+        arguments: those of ``fl-lightning fit``, without the checkpoint to resume from.
+        rounds: the number of rounds of the run.
+    """
+
+    cell: Cell
+    seed: int
+    folder: RunFolder
+    arguments: tuple[str, ...]
+    rounds: int
+
+    @property
+    def name(self) -> str:
+        """The cell and the seed, to print."""
+        return f"{self.cell.name}, seed {self.seed}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether an earlier comparison ran it to its end."""
+        return bool(read_record(self.folder).get("finished"))
+
+    def write_record(self, finished: bool) -> None:
+        """Note in the folder which run it holds."""
+        record = {"row": self.cell.row, "column": self.cell.column, "seed": self.seed, "finished": finished}
+        part = self.folder.record.with_suffix(".part")
+        part.write_text(json.dumps(record) + "\n")
+        os.replace(part, self.folder.record)
+
+    def clear(self) -> None:
+        """Remove what an earlier process left that was stopped in the first round and so cannot be resumed."""
+        for file in (self.folder.config, *self.folder.events):
+            file.unlink(missing_ok=True)
+
+
+class _Process:
+    """A running task. It resumes from the last checkpoint if there is one."""
+
+    def __init__(self, task: Task, threads: int) -> None:
+        self.task = task
+        resume = task.folder.checkpoint.is_file()
+        task.folder.path.mkdir(parents=True, exist_ok=True)
+        log = _open_locked(task.folder.log)
+        if not resume:
+            task.clear()
+        task.write_record(finished=False)
+        self.started = time.monotonic()
+        self._events = EventAccumulator(str(task.folder))
+        self._process = subprocess.Popen(
+            [*FIT, *task.arguments, *(("--ckpt_path", str(task.folder.checkpoint)) if resume else ())],
+            env={"OMP_NUM_THREADS": str(threads), **os.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches only the comparison, which then stops its runs
+        )
+        log.close()  # the process has its own handle, and with it the lock
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while the process runs."""
+        return self._process.poll()
+
+    def rounds(self) -> int:
+        """Return the number of rounds that the run has completed."""
+        if not self.task.folder.events:
+            return 0
+        self._events.Reload()
+        return self._events.Scalars(ROUND_TAG)[-1].step + 1 if ROUND_TAG in self._events.Tags()["scalars"] else 0
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process and its children."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait for the process to end."""
+        self._process.wait(seconds)
+
+
+def _open_locked(file: Path) -> IO[bytes]:
+    """Open the log of a run, locked for as long as its process lives, so that nobody else runs the same folder."""
+    log = file.open("ab")
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise MisconfigurationError(
+            f"{file.parent} is in use by another process: wait until it has ended, or stop it"
+        ) from None
+    return log
+
+
+def run_all(tasks: Sequence[Task], jobs: int) -> list[Task]:
+    """Run all tasks that have not finished, and return those that failed. An interrupt stops every process cleanly.
+
+    Args:
+        tasks: the runs of a suite.
+        jobs: how many run at the same time. They share the cores.
+    """
+    waiting = deque(task for task in tasks if not task.finished)
+    skipped = len(tasks) - len(waiting)
+    if skipped:
+        print(f"{skipped} of {len(tasks)} runs have already finished", flush=True)
+    threads = max(len(os.sched_getaffinity(0)) // jobs, 1)
+    running: list[_Process] = []
+    failed: list[Task] = []
+    with _Progress(list(waiting), skipped) as progress:
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    process = _Process(waiting.popleft(), threads)
+                    running.append(process)
+                    progress.start(process.task, process.rounds())
+                time.sleep(0.2)
+                for process in list(running):
+                    code = process.poll()
+                    progress.update(process.task, process.rounds())
+                    if code is None:
+                        continue
+                    running.remove(process)
+                    if code == 0:
+                        process.task.write_record(finished=True)
+                    else:
+                        failed.append(process.task)
+                    progress.end(process.task, time.monotonic() - process.started, code)
+                progress.show()
+        finally:
+            _stop(running)
+    return failed
+
+
+def _stop(running: Sequence[_Process]) -> None:
+    """Interrupt all processes, and kill those that do not end in time. Their last whole round is saved in any case."""
+    for process in running:
+        process.signal(signal.SIGINT)
+    deadline = time.monotonic() + _GRACE_PERIOD
+    try:
+        for process in running:
+            process.wait(max(deadline - time.monotonic(), 0.1))
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        for process in running:
+            process.signal(signal.SIGKILL)
+            process.wait()
+
+
+class _Progress:
+    """A bar over the rounds of all runs, or a line from time to time where there is no terminal."""
+
+    def __init__(self, tasks: Sequence[Task], skipped: int) -> None:
+        self._rounds = dict.fromkeys((task.folder for task in tasks), 0)
+        self._total_rounds = sum(task.rounds for task in tasks)
+        self._resumed_rounds = 0
+        self._ended_runs, self._total_runs = skipped, skipped + len(tasks)
+        self._started = time.monotonic()
+        self._next_line = self._started + _PROGRESS_INTERVAL
+        bar_format = "{desc} |{bar:20}| {n_fmt}/{total_fmt} rounds{postfix}"
+        self._bar = tqdm(total=self._total_rounds, disable=None, dynamic_ncols=True, bar_format=bar_format)
+
+    def __enter__(self) -> "_Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def start(self, task: Task, rounds: int) -> None:
+        """Note that a run starts, or that it resumes after some rounds."""
+        self._resumed_rounds += rounds
+        self.update(task, rounds)
+
+    def update(self, task: Task, rounds: int) -> None:
+        """Note how many rounds a run has completed."""
+        self._rounds[task.folder] = max(rounds, self._rounds[task.folder])
+
+    def end(self, task: Task, seconds: float, code: int) -> None:
+        """Print how a run ended. Rounds that it skipped by stopping early or failing no longer count as remaining."""
+        self._ended_runs += 1
+        rounds = self._rounds[task.folder]
+        self._total_rounds -= task.rounds - rounds
+        outcome = f"{rounds} rounds, {seconds:.0f} s" if code == 0 else f"FAILED (exit code {code})"
+        lines = [f"[{self._ended_runs}/{self._total_runs}] {task.name}: {outcome}"]
+        if code != 0:
+            lines += [f"    {line}" for line in (*_last_lines(task.folder.log), f"full log: {task.folder.log}")]
+        tqdm.write("\n".join(lines))
+        sys.stdout.flush()
+
+    def show(self) -> None:
+        """Draw the bar, or print the same as a line when it is time."""
+        rounds = sum(self._rounds.values())
+        passed = time.monotonic() - self._started
+        new_rounds = rounds - self._resumed_rounds
+        left = format_duration(passed * (self._total_rounds - rounds) / new_rounds) + " left" if new_rounds > 0 else ""
+        runs = f"{self._ended_runs} of {self._total_runs} runs"
+        if not self._bar.disable:
+            self._bar.n, self._bar.total = rounds, self._total_rounds
+            self._bar.set_description_str(runs, refresh=False)
+            self._bar.set_postfix_str(left, refresh=False)
+            self._bar.refresh()
+        elif time.monotonic() >= self._next_line:
+            self._next_line += _PROGRESS_INTERVAL
+            times = ", ".join(filter(None, (f"{format_duration(passed)} passed", left)))
+            print(f"{runs}, {rounds} of {self._total_rounds} rounds, {times}", flush=True)
+
+
+def _last_lines(log: Path, lines: int = 12) -> list[str]:
+    """Return the last lines of a log, without what a progress bar has overwritten."""
+    text = log.read_bytes()[-20_000:].decode(errors="replace")
+    text = re.sub(r"[^\n]*\r", "", text)
+    return [line for line in text.splitlines() if line.strip()][-lines:]

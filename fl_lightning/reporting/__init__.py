@@ -1,1 +1,0 @@
-"""Comparisons and reports: suites, the runs on disk, the table, the figures, the page."""

@@ -1,0 +1,1 @@
+"""The report: runs as figures and tables on one HTML page."""

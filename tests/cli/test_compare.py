@@ -1,0 +1,185 @@
+import json
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+
+from fl_lightning._lightning.cli import ParseOnly
+from fl_lightning.cli.app import FederatedCLI
+from fl_lightning.cli.compare import plan
+from fl_lightning.cli.main import main
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.experiments import jobs
+from fl_lightning.experiments.suite import load_suite
+from tests.runs import REPOSITORY, scalars, write_config
+
+
+class Parsed(ParseOnly, FederatedCLI):
+    """A command line that is parsed and not run."""
+
+
+@pytest.fixture
+def write_suite(tmp_path, monkeypatch):
+    """Write a tiny suite of two methods, with some of its keys changed; return its path."""
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setattr("sys.argv", ["fl-lightning"])
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    write_config(tmp_path / "base.yaml", trainer={"max_epochs": 3})
+    suite = {
+        "title": "Tiny",
+        "base": ["base.yaml"],
+        "rows": {
+            "FedAvg": [{"client": {"epochs": 1}}],
+            "NormNorm (ours)": [{"server": {"aggregator": {"class_path": "NormNorm", "init_args": {"beta": 1.0}}}}],
+        },
+        "metric": "val_accuracy",
+        "targets": [0.01],
+    }
+
+    def write(**changes):
+        (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite | changes))
+        return tmp_path / "suite.yaml"
+
+    return write
+
+
+@pytest.fixture
+def compare(write_suite, tmp_path, capfd):
+    """Run ``fl-lightning compare`` on the tiny suite, changed or not; return its exit code and what it printed."""
+
+    def call(*arguments, **changes):
+        write_suite(**changes)
+        code = 0
+        try:
+            main(["compare", str(tmp_path / "suite.yaml"), "--output", str(tmp_path / "out"), *arguments])
+        except SystemExit as exit:
+            code = exit.code or 0
+        return code, *capfd.readouterr()
+
+    return call
+
+
+@pytest.mark.slow
+def test_an_interrupted_suite_resumes_and_a_finished_one_is_not_run_again(compare, tmp_path, monkeypatch):
+    first, second = tmp_path / "out/FedAvg/seed_1", tmp_path / "out/NormNorm_ours/seed_1"
+
+    def interrupt(seconds):
+        time.sleep(0.01)
+        if (first / "checkpoints/last.ckpt").is_file():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "time", SimpleNamespace(sleep=interrupt, monotonic=time.monotonic))
+        code, _, err = compare()
+    assert code == 130
+    assert "Interrupted: 0 of 2 runs have finished; the same command continues the others.\n" in err
+
+    code, out, err = compare("--jobs", "2")
+    assert code == 0, err
+    assert "resumed at round" in (first / "fit.log").read_text()
+    for folder in (first, second):
+        assert [step for step, _ in scalars(folder)["val_accuracy"]] == [0, 1, 2]
+    assert "| rounds to 1 % |" in out
+    assert f"Report:   {tmp_path}/out/report.html\n" in out
+    assert f"tensorboard --logdir {tmp_path}/out\n" in out
+    assert "NormNorm (ours)" in (tmp_path / "out/table.md").read_text()
+    cells = json.loads((tmp_path / "out/table.json").read_text())["cells"]
+    final = scalars(second)["val_accuracy"][-1][1]
+    assert cells[1]["scores"]["val_accuracy"]["final"]["mean"] == pytest.approx(final)
+    assert (tmp_path / "out/table.csv").read_text().count("\n") == 3
+
+    logs = [(folder / "fit.log").read_bytes() for folder in (first, second)]
+    code, out, _ = compare()
+    assert code == 0
+    assert "2 of 2 runs have already finished" in out
+    assert [(folder / "fit.log").read_bytes() for folder in (first, second)] == logs
+
+    # the same folders, another experiment
+    code, _, err = compare(rows={"FedAvg": [{"client": {"epochs": 7}}]})
+    assert code == 2
+    fix = "remove that folder, or choose another --output"
+    assert err == f"error: {first} was run with client.epochs=1, but the suite has 7: {fix}\n"
+
+
+def test_a_task_runs_and_resumes_in_its_folder_and_is_recognised(write_suite, tmp_path):
+    suite = load_suite(write_suite(), seeds=2)
+    task = plan(suite, tmp_path / "out")[-1]
+    main(["fit", *task.arguments])
+    task.write_record(finished=False)
+    main(["fit", *task.arguments, "--ckpt_path", str(task.folder.checkpoint)])
+    assert task.folder.path == tmp_path / "out/NormNorm_ours/seed_2"
+    assert len(scalars(task.folder.path)["val_accuracy"]) == 3
+    assert [path.name for path in task.folder.path.glob("config*.yaml")] == ["config.yaml"]
+    task.write_record(finished=True)
+    assert plan(suite, tmp_path / "out")[-1].finished
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": {"A": [], "B": [{"client": {"epochs": "many"}}]}}, "B: client.epochs: many is not of type int"),
+        ({"rows": {"A": [{"nonsense": 1}]}}, "A: "),
+        ({"rows": {"A": [{"server": {"aggregator": {"class_path": "NormNorm"}}}]}}, "arguments are required: beta"),
+        ({"rows": {"a b": [], "a_b": []}}, "a b and a_b have the same folder: rename one"),
+        ({"rows": {"A": [{"trainer": {"max_epochs": -1}}]}}, "A: trainer.max_epochs=-1: set it to 1 or more"),
+        ({"rows": {"A": ["nowhere.yaml"]}}, "rows.A: nowhere.yaml: there is no such file"),
+    ],
+)
+def test_a_mistake_in_any_run_is_found_before_one_is_started(compare, tmp_path, changes, message):
+    code, _, err = compare(**changes)
+    assert code == 2
+    assert err.startswith("error: ")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not list(tmp_path.glob("out/*/seed_*"))
+
+
+def test_jobs_must_be_one_or_more(compare):
+    assert compare("--jobs", "0")[2] == "error: jobs=0: set --jobs to 1 or more\n"
+
+
+def test_a_run_of_another_command_is_left_alone(compare, tmp_path):
+    folder = tmp_path / "out/A/seed_1"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("{}")
+    code, _, err = compare(rows={"A": []})
+    assert code == 2
+    assert f"{folder} holds a run of another command: choose another --output" in err
+
+
+def test_an_option_that_is_newer_than_a_run_is_a_difference_only_if_it_is_set(write_suite, tmp_path):
+    suite = load_suite(write_suite(rows={"A": [{"client": {"epochs": 7}}]}))
+    (task,) = plan(suite, tmp_path / "out")
+    current = Parsed(["fit", *task.arguments]).dump()
+    task.folder.path.mkdir(parents=True)
+    for section, key, same in (("server", "weighting", True), ("client", "epochs", False)):
+        task.folder.config.write_text(yaml.safe_dump(current | {section: _without(current[section], key)}))
+        task.write_record(finished=True)
+        if same:
+            assert plan(suite, tmp_path / "out")[0].finished
+        else:
+            with pytest.raises(MisconfigurationError, match=r"with client\.epochs=nothing, but the suite has 7"):
+                plan(suite, tmp_path / "out")
+
+
+def test_to_check_a_suite_makes_no_object_and_leaves_the_seed_alone(write_suite, tmp_path):
+    unaffordable = {"model": {"class_path": "tests.cli.toys.Unaffordable"}}
+    torch.manual_seed(5)
+    assert plan(load_suite(write_suite(rows={"A": [unaffordable]})), tmp_path / "out")
+    assert torch.initial_seed() == 5
+
+
+def _without(section, key):
+    return {name: value for name, value in section.items() if name != key}
+
+
+def test_other_options_go_to_every_run(write_suite, compare, tmp_path):
+    suite = load_suite(write_suite())
+    tasks = plan(suite, tmp_path / "out", ["--trainer.max_epochs", "5"])
+    assert [task.rounds for task in tasks] == [5, 5]
+    code, _, err = compare("--sedes", "3")
+    assert code == 2
+    assert err == "error: FedAvg: unrecognized arguments: --sedes 3\n"

@@ -1,0 +1,238 @@
+import random
+
+import numpy as np
+import pytest
+import torch
+from pytorch_lightning import Callback
+from torchmetrics import MeanMetric
+
+from fl_lightning import FederatedDataModule, LocalTraining
+from fl_lightning.callbacks import ClientCallback
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.round import Round
+from fl_lightning.data import IID
+from tests.toys import Blobs, Net, blobs, identical
+
+
+class Leaky(Net):
+    """Keeps Python state that changes how it trains, as real modules do by accident."""
+
+    def __init__(self) -> None:
+        super().__init__(batch_norm=True, dropout=0.4, momentum=0.9)
+        self.seen = 0
+        self.history: list[float] = []
+        self.metric = MeanMetric()
+
+    def training_step(self, batch, batch_idx):
+        self.seen += 1
+        loss = super().training_step(batch, batch_idx)
+        self.metric.update(loss)
+        self.history.append(loss.item())
+        noise = random.random() + float(np.random.rand())
+        return (
+            loss * (1 + 0.1 * self.seen) + 0.01 * sum(self.history) * loss + 0.1 * noise * loss * self.metric.compute()
+        )
+
+    def on_train_end(self):
+        self.layers[0].eval()
+
+
+def prepared(module=None, source=None, partition=None, **flags):
+    module = module or Net()
+    data = FederatedDataModule(source or Blobs(), partition=IID(4) if partition is None else partition or None, seed=3)
+    data.setup("fit")
+    training = LocalTraining(**flags)
+    training.prepare(module, data)
+    start = {name: value.clone() for name, value in module.state_dict().items()}
+    return training, Round(number=0, num_rounds=5, seed=3, start=start)
+
+
+def test_the_order_of_clients_changes_no_update():
+    training, round_ = prepared(Leaky(), epochs=2)
+    forward = {update.client: update for update in training.train_cohort([0, 1, 2, 3], round_)}
+    backward = {update.client: update for update in training.train_cohort([3, 1, 0, 2], round_)}
+    alone = {client: next(training.train_cohort([client], round_)) for client in range(4)}
+    for client in range(4):
+        assert identical(forward[client].state, backward[client].state)
+        assert identical(forward[client].state, alone[client].state)
+    assert not identical(forward[0].state, forward[1].state)
+
+
+def test_the_global_generators_are_left_as_they_were():
+    training, round_ = prepared(Net(dropout=0.5))
+    torch.manual_seed(1), np.random.seed(1), random.seed(1)
+    expected = torch.rand(3), np.random.rand(3), random.random()
+    torch.manual_seed(1), np.random.seed(1), random.seed(1)
+    list(training.train_cohort([0, 1], round_))
+    assert torch.equal(torch.rand(3), expected[0])
+    assert np.array_equal(np.random.rand(3), expected[1])
+    assert random.random() == expected[2]
+
+
+def test_an_update_says_how_it_came_about():
+    training, round_ = prepared(epochs=3, batch_size=7)
+    update = next(training.train_cohort([2], round_))
+    assert update.client == 2
+    assert update.num_samples == 30
+    assert update.num_steps == 3 * 5
+    assert update.learning_rate == 0.1
+    assert int(update.class_counts.sum()) == 30
+    assert update.num_bytes == sum(value.nbytes for value in update.state.values())
+    assert 0 < float(update.metrics["loss"]) < 10
+
+
+def test_the_reported_loss_is_the_mean_over_the_steps():
+    losses = []
+
+    class Spy(Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            losses.append(outputs["loss"].item())
+
+        def __deepcopy__(self, memo):
+            return self
+
+    training, round_ = prepared(callbacks=[Spy()])
+    update = next(training.train_cohort([0], round_))
+    assert float(update.metrics["loss"]) == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_client_callbacks_see_client_and_round_and_are_fresh():
+    seen = []
+
+    class Watch(ClientCallback):
+        def __init__(self):
+            self.fits = 0
+
+        def on_fit_start(self, trainer, pl_module):
+            self.fits += 1
+            seen.append((self.client, self.round.number, self.round.num_rounds, self.local_training.epochs, self.fits))
+
+    training, round_ = prepared(callbacks=[Watch()], epochs=2)
+    list(training.train_cohort([3, 1], round_))
+    assert seen == [(3, 0, 5, 2, 1), (1, 0, 5, 2, 1)]
+
+
+def test_trainer_flags_reach_the_client():
+    clipped, round_ = prepared(gradient_clip_val=1e-6)
+    update = next(clipped.train_cohort([0], round_))
+    moved = max((update.state[name] - value).abs().max().item() for name, value in round_.start.items())
+    assert 0 < moved < 1e-5
+
+
+def test_setup_and_configured_callbacks_do_not_run_again_per_client():
+    class Once(Net):
+        calls = 0
+
+        def setup(self, stage):
+            type(self).calls += 1
+
+        def configure_callbacks(self):
+            raise AssertionError("a client asked for callbacks")
+
+    training, round_ = prepared(Once())
+    list(training.train_cohort([0, 1], round_))
+    assert Once.calls == 0
+
+
+def test_the_client_sees_the_source_and_its_batch_hooks():
+    class Doubling(Blobs):
+        factor = 2.0
+
+        def on_after_batch_transfer(self, batch, dataloader_idx):
+            return [self.factor * batch[0], batch[1]]
+
+    class Curious(Net):
+        def training_step(self, batch, batch_idx):
+            assert isinstance(self.trainer.datamodule, Doubling)
+            assert (batch[0].abs() > 1.9 * blobs().tensors[0].abs().min()).all()
+            return super().training_step(batch, batch_idx)
+
+    training, round_ = prepared(Curious(), source=Doubling())
+    plain, _ = prepared(Net(), source=Blobs())
+    first = next(training.train_cohort([0], round_))
+    second = next(plain.train_cohort([0], round_))
+    assert not identical(first.state, second.state)
+
+
+def test_a_scheduler_that_monitors_validation_is_refused_before_it_trains():
+    class Plateau(Net):
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val/loss"}}
+
+        def training_step(self, batch, batch_idx):
+            raise AssertionError("trained")
+
+    training, round_ = prepared(Plateau())
+    with pytest.raises(MisconfigurationError, match="'val/loss', which a client never sees"):
+        next(training.train_cohort([0], round_))
+
+
+def test_batch_norm_meets_no_batch_of_one():
+    training, round_ = prepared(Net(batch_norm=True), source=Blobs(36, batch_size=4), partition=IID(4))  # 9 = 4 + 5
+    assert next(training.train_cohort([0], round_)).num_steps == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LocalTraining(epochs=0), "epochs=0"),
+        (lambda: LocalTraining(batch_size=0), "batch_size=0"),
+        (lambda: prepared(Net(batch_norm=True), batch_size=1), "batch_size=1, but BatchNorm"),
+        (lambda: prepared(Net(batch_norm=True), source=[blobs(1), blobs(9)], partition=False), "client 0 has a single"),
+    ],
+)
+def test_what_cannot_train_is_refused(make, message):
+    with pytest.raises(MisconfigurationError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"max_epochs": 3}, r"max_epochs cannot be set .* use client\.epochs"),
+        ({"nonsense": 1}, "nonsense cannot be set"),
+        ({"logger": True}, "logger cannot be set"),
+    ],
+)
+def test_flags_that_a_client_cannot_have_are_refused_at_once(flags, message):
+    with pytest.raises(MisconfigurationError, match=message):
+        LocalTraining(**flags)
+
+
+def test_freezing_a_parameter_does_not_pass_to_the_next_client():
+    class Freezes(Net):
+        def on_train_end(self):
+            self.layers[0].weight.requires_grad_(False)
+
+    training, round_ = prepared(Freezes())
+    plain, _ = prepared(Net())
+    for first, second in zip(
+        training.train_cohort([0, 1, 2], round_), plain.train_cohort([0, 1, 2], round_), strict=True
+    ):
+        assert identical(first.state, second.state)
+
+
+def test_a_lazy_model_is_refused():
+    class Lazy(Net):
+        def __init__(self):
+            super().__init__()
+            self.lazy = torch.nn.LazyLinear(2)
+
+    data = FederatedDataModule(Blobs(), partition=IID(2))
+    data.setup("fit")
+    with pytest.raises(MisconfigurationError, match=r"lazy\.weight of Lazy is lazy"):
+        LocalTraining().prepare(Lazy(), data)
+
+
+def test_tied_weights_are_sent_once():
+    class Tied(Net):
+        def __init__(self):
+            super().__init__(hidden=6)
+            self.twin = torch.nn.Linear(6, 6)
+            self.twin.weight = self.layers[0].weight
+
+    training, round_ = prepared(Tied())
+    update = next(training.train_cohort([0], round_))
+    assert update.num_bytes == 4 * (36 + 6 + 6 + 24 + 4)

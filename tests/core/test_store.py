@@ -1,0 +1,84 @@
+import pytest
+import torch
+
+from fl_lightning.aggregation import Scaffold
+from fl_lightning.callbacks import FederatedServer
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.store import ClientStore
+from fl_lightning.data import RandomClients
+from tests.toys import Net, federate, identical
+
+
+@pytest.fixture(params=["memory", "folder"])
+def store(request, tmp_path):
+    return ClientStore(tmp_path / "clients" if request.param == "folder" else None)
+
+
+def test_what_is_put_is_got_and_nothing_is_known_of_others(store):
+    store.put("Writer", 3, {"a": torch.arange(3.0)})
+    store.put("Writer", 1, {"a": torch.zeros(1)})
+    store.put("Writer", 3, {"a": torch.ones(2), "b": torch.tensor(5)})
+    assert identical(store.get("Writer", 3), {"a": torch.ones(2), "b": torch.tensor(5)})
+    assert store.get("Writer", 2) is None
+    assert store.clients("Writer") == [1, 3]
+
+
+def test_writers_do_not_see_each_other(store):
+    first, second = store.part("First"), store.part("Second")
+    first.put(3, {"a": torch.tensor(1.0)})
+    second.put(3, {"a": torch.tensor(2.0)})
+    second.put(4, {"a": torch.tensor(3.0)})
+    assert first.get(3)["a"] == 1.0
+    assert second.get(3)["a"] == 2.0
+    assert first.get(4) is None
+    assert (first.clients(), second.clients()) == ([3], [3, 4])
+
+
+def test_a_killed_round_is_forgotten(store, tmp_path):
+    store.put("Writer", 3, {"a": torch.tensor(1.0)})
+    store.put("Writer", 3, {"a": torch.tensor(2.0)})
+    saved = store.state_dict()
+    store.put("Writer", 3, {"a": torch.tensor(3.0)})
+    store.put("Writer", 4, {"a": torch.tensor(4.0)})
+    resumed = ClientStore(store.folder)
+    resumed.load_state_dict(saved)
+    assert resumed.get("Writer", 3)["a"] == 2.0
+    assert resumed.get("Writer", 4) is None
+    resumed.put("Writer", 3, {"a": torch.tensor(5.0)})
+    assert resumed.get("Writer", 3)["a"] == 5.0
+
+
+def test_the_checkpoint_is_of_plain_types(store, tmp_path):
+    store.put("Writer", 3, {"a": torch.tensor(1.0)})
+    torch.save(store.state_dict(), tmp_path / "state.pt")
+    assert torch.load(tmp_path / "state.pt", weights_only=True).keys() == {"entries", "versions"}
+
+
+def test_a_folder_keeps_two_versions_and_says_when_an_older_one_is_wanted(tmp_path):
+    store = ClientStore(tmp_path)
+    states = []
+    for value in range(4):
+        store.put("Writer", 0, {"a": torch.tensor(value)})
+        states.append(store.state_dict())
+    assert len(list(tmp_path.iterdir())) == 2
+    store.load_state_dict(states[0])
+    with pytest.raises(MisconfigurationError, match="resume from the last checkpoint"):
+        store.get("Writer", 0)
+
+
+def test_a_checkpoint_with_a_folder_needs_the_folder(tmp_path):
+    store = ClientStore(tmp_path)
+    store.put("Writer", 0, {"a": torch.tensor(1)})
+    with pytest.raises(MisconfigurationError, match=r"set server\.client_folder"):
+        ClientStore().load_state_dict(store.state_dict())
+
+
+def test_memory_and_folder_give_the_same_run(tmp_path):
+    def run(folder):
+        torch.manual_seed(0)
+        server = FederatedServer(Scaffold(), client_folder=folder)
+        federated, _ = federate(Net(), server=server, selection=RandomClients(count=2), rounds=5)
+        return dict(federated.state_dict())
+
+    assert identical(run(None), run(str(tmp_path / "clients")))
+    assert list((tmp_path / "clients").iterdir())

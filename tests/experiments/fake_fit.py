@@ -1,0 +1,28 @@
+"""Stands in for ``fl-lightning fit``: FOLDER ROUNDS [MOMENT] [--ckpt_path FILE], without importing Lightning.
+
+Moments: fail, after two rounds; hang, after two rounds.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from tests.experiments.records import write_events
+
+folder, rounds, *rest = sys.argv[1:]
+last = Path(folder, "checkpoints", "last.ckpt")
+resumed = "--ckpt_path" in rest
+first = int(last.read_text()) if resumed else 0
+print(f"threads {os.environ['OMP_NUM_THREADS']}, from round {first}", flush=True)
+last.parent.mkdir(exist_ok=True)
+for number in range(first, int(rounds)):
+    if not resumed and number == 2 and "fail" in rest:
+        print("\rRound 3 | bar\rRound 3 | bar\nValueError: too bad", flush=True)
+        sys.exit(1)
+    if not resumed and number == 2 and "hang" in rest:
+        time.sleep(60)
+    write_events(
+        Path(folder), {"round/clients": [1.0]}, start=1000.0 * (number + 1), first=number, resumed=number == first > 0
+    )
+    last.write_text(str(number + 1))

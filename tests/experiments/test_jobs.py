@@ -1,0 +1,122 @@
+"""Scheduling, with a process that pretends to train."""
+
+import fcntl
+import json
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.run_folder import RunFolder
+from fl_lightning.experiments import jobs
+from fl_lightning.experiments.jobs import Task, run_all
+from fl_lightning.experiments.runs import read_run
+from fl_lightning.experiments.suite import Cell
+from tests.runs import REPOSITORY
+
+
+@pytest.fixture
+def task(tmp_path, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(jobs, "FIT", (sys.executable, "-m", "tests.experiments.fake_fit"))
+
+    def make(name: str, *moment: str, rounds: int = 4) -> Task:
+        folder = tmp_path / name
+        return Task(Cell(name, "", ()), 1, RunFolder(folder), (str(folder), str(rounds), *moment), rounds)
+
+    return make
+
+
+def log(task):
+    return task.folder.log.read_text()
+
+
+def record(task):
+    return json.loads(task.folder.record.read_text())
+
+
+def test_all_are_run_and_recorded_as_finished(task):
+    tasks = [task("a"), task("b")]
+    assert run_all(tasks, 2) == []
+    assert [record(one)["finished"] for one in tasks] == [True, True]
+    assert [len(one.folder.checkpoint.read_text()) for one in tasks] == [1, 1]
+
+
+def test_a_finished_run_is_not_run_again(task, capsys):
+    run_all([task("a")], 1)
+    before = log(task("a"))
+    run_all([task("a")], 1)
+    assert log(task("a")) == before
+    assert "1 of 1 runs have already finished" in capsys.readouterr().out
+
+
+def test_jobs_share_the_cores(task, monkeypatch):
+    monkeypatch.setattr(jobs.os, "sched_getaffinity", lambda _: set(range(8)))
+    run_all([task("a")], 3)
+    assert "threads 2," in log(task("a"))
+
+
+def test_a_failure_is_shown_with_the_end_of_its_log_and_the_others_continue(task, capsys):
+    failing, other = task("a", "fail"), task("b")
+    assert run_all([failing, other], 1) == [failing]
+    out = capsys.readouterr().out
+    assert "a, seed 1: FAILED (exit code 1)\n" in out
+    assert "    ValueError: too bad\n" in out
+    assert out.count("bar") == 1  # as it was drawn last
+    assert not record(failing)["finished"]
+    assert record(other)["finished"]
+
+
+def test_a_failed_run_resumes_from_its_last_round(task):
+    run_all([task("a", "fail")], 1)
+    assert run_all([task("a", "fail")], 1) == []
+    assert "from round 2" in log(task("a"))
+
+
+def test_an_interrupt_stops_the_processes_and_the_next_comparison_resumes_them(task, monkeypatch):
+    hanging = task("a", "hang")
+
+    def interrupt(seconds):
+        time.sleep(0.01)
+        if hanging.folder.checkpoint.is_file() and hanging.folder.checkpoint.read_text() == "2":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "time", SimpleNamespace(sleep=interrupt, monotonic=time.monotonic))
+        with pytest.raises(KeyboardInterrupt):
+            run_all([hanging], 1)
+    assert not record(hanging)["finished"]
+    assert run_all([hanging], 1) == []
+    assert "from round 2" in log(hanging)
+    assert read_run(hanging.folder.path).rounds == 4
+
+
+def test_a_run_without_a_whole_round_starts_again(task):
+    run_all([task("a")], 1)
+    one = task("a")
+    one.write_record(finished=False)
+    one.folder.checkpoint.unlink()
+    one.folder.config.write_text("cut off")
+    run_all([one], 1)
+    assert not one.folder.config.exists()
+    assert log(one).count("from round 0") == 2
+
+
+def test_a_folder_in_which_another_process_runs_is_refused(task):
+    one = task("a")
+    one.folder.path.mkdir()
+    with one.folder.log.open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(MisconfigurationError, match="is in use by another process"):
+            run_all([one], 1)
+
+
+def test_progress_without_a_terminal_is_lines(task, capsys, monkeypatch):
+    monkeypatch.setattr(jobs, "_PROGRESS_INTERVAL", 0.0)
+    run_all([task("a")], 1)
+    out = capsys.readouterr().out
+    assert "0 of 1 runs, 0 of 4 rounds" in out
+    assert "[1/1] a, seed 1: 4 rounds" in out

@@ -1,0 +1,71 @@
+from dataclasses import replace
+
+from fl_lightning.reports.curves import Curve
+from fl_lightning.reports.sections import Sections
+from tests.reports.fakes import curve
+
+LOGGED = {
+    "train__loss": [2.0, 1.0],
+    "norms__all__N": [0.2, 0.1],
+    "norms__all__E": [1.0, 0.9],
+    "norms__all__N_over_E": [0.2, 0.11],
+    "norms__all__move": [0.3, 0.2],
+    "norms__all__integral": [0.3, 0.5],
+    "norms__net.0__N": [0.1, 0.1],
+    "norms__net.0__E": [0.2, 0.2],
+    "angles__client_000": [0.5, 0.6],
+    "angles__client_007": [0.8, 0.9],
+    "angles_smoothed__client_007": [0.8, 0.85],
+    "divergence__gradient": [0.4, 0.3],
+    "clients__val_accuracy_worst": [0.1, 0.2],
+}
+
+
+def titles(curves, metrics=("val/accuracy",)):
+    return [section.title for section in Sections(curves, metrics, [0.55]).all()]
+
+
+def test_everything_that_was_logged_has_a_section(tmp_path, undrawn):
+    curves = [curve(tmp_path, "FedAvg", **LOGGED), curve(tmp_path, "FedNNNN", **LOGGED)]
+    assert titles(curves) == [
+        "Metrics over the rounds",
+        "Difference from the baseline",
+        "Norms of the updates",
+        "How far the server moved",
+        "Angles of the clients",
+        "Smoothed angles of the clients",
+        "Loss and divergence",
+        "Evaluation per client",
+    ]
+
+
+def test_what_was_not_logged_is_left_out(tmp_path, undrawn):
+    assert titles([curve(tmp_path, "FedAvg")]) == ["Metrics over the rounds"]
+
+
+def test_every_setting_has_a_figure_of_its_own(tmp_path, undrawn):
+    curves = [curve(tmp_path, name, setting) for setting in ("IID", "two") for name in ("FedAvg", "FedNNNN")]
+    first, second = Sections(curves, ["val/accuracy"], []).all()
+    assert len(first.figures) == len(second.figures) == 2
+    assert [name for _, name in first.legend] == ["FedAvg", "FedNNNN"]
+    assert [name for _, name in second.legend] == ["FedNNNN"]
+
+
+def test_single_layers_are_folded_away(tmp_path, undrawn):
+    norms = Sections([curve(tmp_path, "FedAvg", **LOGGED)], ["val/accuracy"], []).all()[1]
+    assert norms.figures == ["N and E, whole model", "N / E, whole model"]
+    assert norms.folded == ["N and E, net.0"]
+
+
+def test_angles_of_many_clients_are_drawn_as_quantiles(tmp_path, undrawn):
+    quantiles = {f"angles__quantile_{share}": [0.1, 0.2] for share in (10, 50, 90)}
+    (section,) = Sections([curve(tmp_path, "FedAvg", **quantiles)], ["val/accuracy"], []).all()[1:]
+    assert "quantiles" in section.note
+    assert section.legend == []
+
+
+def test_a_loss_of_the_validation_is_drawn_under_whatever_name(tmp_path, undrawn):
+    made = curve(tmp_path, "FedAvg", nll__loss=[2.0, 1.0], fedfoo__loss=[3.0, 2.0])
+    logged = Curve("FedAvg", "", tuple(replace(run, evaluated=("val/accuracy", "nll/loss")) for run in made.runs))
+    (section,) = Sections([logged], ["val/accuracy"], []).all()[1:]
+    assert section.figures == ["nll/loss"]
