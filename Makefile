@@ -1,25 +1,32 @@
 PYTHON ?= python3
 BIN := .venv/bin
-TYPES := .venv/types/fl_lightning
+# The package as it is installed, with callbacks/ inside: type checkers, import-linter and mkdocs do not know the mapping.
+TREE := .venv/tree
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test test-all lint format setup clean
+.PHONY: run test test-all lint docs format setup tree clean
 
-run: setup  ## FedAvg beside FedNNNN on real handwritten digits: a table, a report
-	@$(BIN)/fl-lightning compare configs/suites/demo.yaml --jobs 2
+run: setup  ## FedAvg beside FedNNNN on real handwritten digits: a table and a report
+	@$(BIN)/fl-lightning compare configs/demo_suite.yaml --jobs 2
 
-test: lint  ## what CI runs: linters, types, all tests that are not slow
+test: lint docs  ## what CI runs: linters, types, documentation, all tests that are not slow
 	$(BIN)/python -m pytest -n auto
 
-test-all: lint  ## slow tests too
+test-all: lint docs  ## slow tests too
 	$(BIN)/python -m pytest -n auto -m ""
 
-lint: setup
+lint: tree
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	@# Type checkers do not know that callbacks/ installs as fl_lightning.callbacks: they get links laid out as installed.
-	@rm -rf $(TYPES) && mkdir -p $(TYPES) && ln -s $(CURDIR)/fl_lightning/* $(CURDIR)/callbacks $(TYPES)
-	MYPYPATH=$(TYPES)/.. $(BIN)/mypy
+	cd $(TREE) && ../bin/lint-imports --no-cache --config ../../pyproject.toml
+	MYPYPATH=$(TREE) $(BIN)/mypy
+
+docs: tree  ## the documentation as a site, in site/
+	$(BIN)/mkdocs build --strict --quiet
+
+tree: setup
+	@rm -rf $(TREE) && mkdir -p $(TREE)/fl_lightning
+	@ln -s $(CURDIR)/fl_lightning/* $(CURDIR)/callbacks $(TREE)/fl_lightning
 
 format: setup
 	$(BIN)/ruff check --fix .
@@ -28,10 +35,10 @@ format: setup
 setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
-	@echo "Setting up .venv: about 3 minutes and 5.5 GB, for torch comes with CUDA"
+	@echo "Setting up .venv: about 3 minutes and 5.5 GB, because torch comes with CUDA"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

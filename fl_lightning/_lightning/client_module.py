@@ -23,7 +23,7 @@ def client_copy(module: LightningModule) -> LightningModule:
     for layer in client.modules():
         if isinstance(layer, Metric):
             layer.distributed_available_fn = _never
-    client.__class__ = _client_class(type(module))
+    client.__class__ = _client_class(type(module))  # type: ignore[arg-type]
     return client
 
 

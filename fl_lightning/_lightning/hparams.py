@@ -1,6 +1,7 @@
-"""Hyper-parameters: taking over those of another module, and what was given to save them."""
+"""Hyper-parameters of modules, beyond ``save_hyperparameters``."""
 
 from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.core.mixins.hparams_mixin import _given_hyperparameters
 from pytorch_lightning.loggers import TensorBoardLogger
 
 _ATTRIBUTES = ("_hparams", "_hparams_initial", "_hparams_name", "_log_hyperparams")
@@ -11,6 +12,11 @@ def adopt_hyper_parameters(wrapper: LightningModule, module: LightningModule) ->
     for attribute in _ATTRIBUTES:
         if hasattr(module, attribute):
             setattr(wrapper, attribute, getattr(module, attribute))
+
+
+def made_by_command_line() -> bool:
+    """Return whether a LightningCLI is making the module, and passes descriptions of its arguments to save."""
+    return _given_hyperparameters.get() is not None
 
 
 def without_placeholder_metric(trainer: Trainer) -> None:

@@ -1,4 +1,4 @@
-"""FedAdp: clients weigh by the angle between their gradient and the global one.
+"""FedAdp: clients are weighted by the angle between their gradient and the global one.
 
 Wu, Wang. Fast-Convergent Federated Learning With Adaptive Weighting. IEEE Transactions on Cognitive Communications and
 Networking, 2021.
@@ -17,12 +17,12 @@ from fl_lightning.metrics.functional import adaptive_weights, angle_between, gra
 
 
 class FedAdp(GatheredAggregator):
-    """w ← w + Σ ψ_k Δ_k, where ψ_k is large if client k has pointed the way of the average so far (algorithm 1).
+    """w ← w + Σ ψ_k Δ_k, where ψ_k is large if client k has so far pointed the same way as the average (algorithm 1).
 
-    What a client's angle has been in the rounds that it took part in is remembered. Statistics are the plain average.
+    The mean of a client's angles over the rounds it took part in is remembered. Statistics are the plain average.
 
     Args:
-        alpha: how much more a small angle weighs than a large one: at most e^α times. 0 is FedAvg.
+        alpha: how much more weight a small angle gets than a large one, at most e^α times as much; 0 is FedAvg.
 
     Attributes:
         angles: θ_k of the last round, in radians, by client.
@@ -33,7 +33,7 @@ class FedAdp(GatheredAggregator):
     def __init__(self, alpha: float = 5.0) -> None:
         if alpha < 0:
             raise MisconfigurationError(
-                f"alpha={alpha}, but a client that points elsewhere must not weigh more: set it to 0 (FedAvg) or above"
+                f"alpha={alpha}, but a client that points elsewhere must not get more weight: set it to 0 (FedAvg) or above"
             )
         self.alpha = alpha
         self.angles: dict[int, float] = {}
@@ -65,12 +65,12 @@ class FedAdp(GatheredAggregator):
         )
 
     def _updates(self) -> Iterator[Tensor]:
-        """Δ_k, one client after the other: all at once in float64 would take twice the memory of the round."""
+        """Yield Δ_k for one client at a time, because all at once in float64 would take twice the memory of the round."""
         for item in self.received:
             yield item.state.parameters.to(self.dtype) - self.start.parameters
 
     def _smooth(self, client: int, angle: float) -> float:
-        """The mean of the client's angles (eq. 8, with t counting the rounds of this client)."""
+        """Return the mean of the client's angles (eq. 8, with t counting the rounds of this client)."""
         kept = self.memory.get(client) or {
             "angle_sum": torch.zeros((), dtype=torch.float64),
             "rounds": torch.zeros((), dtype=torch.int64),

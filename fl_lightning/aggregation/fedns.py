@@ -1,8 +1,8 @@
-"""FedNS: federated node selection; and FedAvg+lastFC, its rule for the last layer alone.
+"""FedNS, federated node selection, and FedAvg+lastFC, which applies its rule for the last layer alone.
 
 Zhuo, Li. FedNS: Improving Federated Learning for Collaborative Image Classification on Mobile Clients. ICME 2021.
 
-A node is an output unit of a linear layer or an output channel of a convolution: a row of the weight, and its bias.
+A node is an output unit of a linear layer or an output channel of a convolution: a row of the weight and its bias.
 """
 
 from collections import Counter
@@ -17,17 +17,17 @@ from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict
 from fl_lightning.core.update import ClientUpdate
 
-# Transposed convolutions are averaged with p_k: their output channels are not the rows of the weight.
+# Transposed convolutions are averaged with p_k, because their output channels are not the rows of the weight.
 _LAYERS_WITH_NODES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class FedAvgLastFC(GatheredAggregator):
-    """The average, but in the last fully connected layer unit c is averaged by the samples of class c (algorithm 2).
+    """FedAvg, except that unit c of the last fully connected layer is averaged by samples of class c (algorithm 2).
 
-    Clients must report their class counts. The unit of a class that no client of the round holds is averaged with p_k.
+    Clients must report their class counts. If no client of the round holds a class, its unit is averaged with p_k.
 
     Args:
-        head: name of the layer whose outputs are the classes; by default the model's last ``nn.Linear``.
+        head: the name of the layer whose outputs are the classes; by default the model's last ``nn.Linear``.
     """
 
     def __init__(self, head: str | None = None) -> None:
@@ -59,7 +59,7 @@ class FedAvgLastFC(GatheredAggregator):
         super().receive(update, weight)
 
     def finish_round(self) -> Aggregate:
-        mean = self.mean  # eq. 3, for whatever is no node
+        mean = self.mean  # eq. 3, for whatever does not belong to a node
         parameters = self.layout.split(self.layout.parameters, mean.parameters)
         clients = [self.layout.split(self.layout.parameters, item.state.parameters) for item in self.received]
         for tensors, weights in self.node_weights(clients):
@@ -70,15 +70,15 @@ class FedAvgLastFC(GatheredAggregator):
         return Aggregate(self.result(mean))
 
     def node_weights(self, clients: list[StateDict]) -> Iterator[tuple[list[str], Tensor]]:
-        """Gives, layer by layer, the names of its tensors and the weights of its nodes, a (clients, nodes) matrix."""
+        """Yield for each layer the names of its tensors and the weights of its nodes, a (clients, nodes) matrix."""
         counts = self.weights.new_zeros(len(self.received), self._num_classes)
         for row, item in zip(counts, self.received, strict=True):
             held = torch.as_tensor(item.update.class_counts)
-            row[: len(held)] = held  # of the last classes the data may have none
+            row[: len(held)] = held  # the data may lack the last classes
         yield self._head_tensors, self.shares(counts)  # eq. 4
 
     def shares(self, amounts: Tensor) -> Tensor:
-        """Each client's share of what all have of a node; p_k where nobody has any."""
+        """Return each client's share of a node's total amount; p_k where the total is 0."""
         total = amounts.sum(0)
         return torch.where(total > 0, amounts / total, self.weights[:, None])
 
@@ -95,15 +95,15 @@ class FedAvgLastFC(GatheredAggregator):
         if not isinstance(head, nn.Linear):
             last = next(name for name, layer in model.named_modules() if layer is linear[-1])
             raise MisconfigurationError(
-                f"head={self.head!r} is no nn.Linear of {type(model).__name__}:"
+                f"head={self.head!r} is not an nn.Linear of {type(model).__name__}:"
                 f" set it to the name of one, or leave it out to take the last, {last!r}"
             )
         return head
 
     def _find_layers(self, model: nn.Module) -> dict[nn.Module, list[str]]:
-        """The trainable weight and bias of each layer with nodes.
+        """Return the trainable weight and bias of each layer with nodes.
 
-        Tied tensors are left out, and so averaged with p_k: they would be nodes of two layers.
+        Tied tensors are left out, and so averaged with p_k, because they would be nodes of two layers.
         """
         owners = Counter(id(value) for module in model.modules() for value in module.parameters(recurse=False))
         return {
@@ -120,34 +120,35 @@ class FedAvgLastFC(GatheredAggregator):
 
 
 class FedNS(FedAvgLastFC):
-    """Below the head, a client weighs in a node as much as the node's weights have moved apart there (algorithm 3).
+    """Below the head, a client's weight in a node is the variance of the node's update at that client (algorithm 3).
 
-    Clients whose variance is unlike the others' are left out of the node; of 5 clients or fewer, nobody ever is. Where
-    no variance is left, as in nodes of one incoming weight, p_k decides. The head is that of :class:`FedAvgLastFC`.
+    Clients whose variance is unlike the others' are left out of the node, which cannot happen with 5 clients or fewer.
+    Where all variances are 0, as in nodes with one incoming weight, p_k decides. The head is averaged as in
+    :class:`FedAvgLastFC`.
 
     Args:
-        head: name of the layer whose outputs are the classes; by default the model's last ``nn.Linear``.
+        head: the name of the layer whose outputs are the classes; by default the model's last ``nn.Linear``.
     """
 
     def node_weights(self, clients: list[StateDict]) -> Iterator[tuple[list[str], Tensor]]:
         yield from super().node_weights(clients)
         start = self.layout.split(self.layout.parameters, self.start.parameters)
         for tensors in self._hidden_tensors:
-            # The weight comes first. Where it is frozen, the bias is alone: rows of one entry, variance 0, hence p_k.
+            # The weight comes first. If it is frozen, the bias is alone: rows of one entry, variance 0, hence p_k.
             weight = tensors[0]
             variances = torch.stack([row_variances(client[weight] - start[weight]) for client in clients])  # eq. 5
             yield tensors, self.shares(without_outliers(variances))  # eq. 6
 
 
 def row_variances(values: Tensor) -> Tensor:
-    """The variance of the entries of each row, in two passes."""
+    """Return the variance of the entries of each row, computed in two passes."""
     rows = values.view(len(values), -1)
     return (rows - rows.mean(1, keepdim=True)).square().mean(1)
 
 
 def without_outliers(variances: Tensor) -> Tensor:
-    """Puts 0 for the clients (rows) outside μ ± 2σ of a node (column)."""
+    """Set the variances of clients (rows) outside μ ± 2σ of a node (column) to 0."""
     deviations = (variances - variances.mean(0)).abs()
     sigma = deviations.square().mean(0).sqrt()
-    # Of 5 clients one can lie exactly on the border: rounding must not decide.
+    # With 5 clients, one can lie exactly on the border, and rounding must not decide.
     return variances.where(deviations <= 2 * sigma * (1 + 1e-6), 0.0)

@@ -51,7 +51,7 @@ class FederatedCLI(ExtensibleCLI):
             seed_everything_default=0,
             trainer_defaults={"enable_model_summary": False, "callbacks": [RunSummary()]},
             parser_class=_Parser,
-            parser_kwargs={"description": "Federated learning on PyTorch Lightning."},
+            parser_kwargs={"prog": "fl-lightning", "description": "Federated learning on PyTorch Lightning."},
         )
 
     @staticmethod

@@ -1,6 +1,6 @@
-"""Collective operations that are the identity in a single process.
+"""Collective operations that change nothing in a single process.
 
-On a GPU nothing goes through the CPU but small objects.
+On a GPU, only small objects go through the CPU.
 """
 
 from typing import Any
@@ -11,33 +11,33 @@ from torch import Tensor
 
 
 def is_distributed() -> bool:
-    """Whether there is more than one process."""
+    """Return whether there is more than one process."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def sum_over_ranks(value: Tensor) -> Tensor:
-    """The sum of every rank's tensor, in place."""
+    """Replace a tensor by its sum over all ranks."""
     if is_distributed():
         dist.all_reduce(value, op=dist.ReduceOp.SUM)
     return value
 
 
 def max_over_ranks(value: Tensor) -> Tensor:
-    """The elementwise maximum of every rank's tensor, in place."""
+    """Replace a tensor by its elementwise maximum over all ranks."""
     if is_distributed() and value.numel():
         dist.all_reduce(value, op=dist.ReduceOp.MAX)
     return value
 
 
 def broadcast_from_zero(value: Tensor) -> Tensor:
-    """Rank zero's tensor on every rank, in place."""
+    """Replace a tensor by that of rank zero."""
     if is_distributed():
         dist.broadcast(value, src=0)
     return value
 
 
 def gather_objects(items: list[Any]) -> list[Any]:
-    """Every rank's items in one list, in the order of ranks. For small, picklable things."""
+    """Return every rank's items in one list, in the order of ranks. Meant for small, picklable objects."""
     if not is_distributed():
         return items
     gathered: list[list[Any]] = [[] for _ in range(dist.get_world_size())]
@@ -46,7 +46,7 @@ def gather_objects(items: list[Any]) -> list[Any]:
 
 
 def gather_rows(rows: Tensor) -> Tensor:
-    """Every rank's rows stacked, in the order of ranks; ranks may have different numbers of rows, or none."""
+    """Stack every rank's rows, in the order of ranks; ranks may have different numbers of rows, or none."""
     if not is_distributed():
         return rows
     counts = gather_objects([rows.shape[0]])

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 
 class Install(Optimizer):
-    """Makes the aggregate the global model, bit for bit.
+    """Copies the aggregate into the global model, bit for bit.
 
     SGD with learning rate 1 on ``p - target`` would round: p - (p - target) is not quite target.
     """
@@ -19,12 +19,12 @@ class Install(Optimizer):
         self._targets: list[Tensor] = []
 
     def aim_at(self, targets: Iterable[Tensor]) -> None:
-        """What the next step installs, in the order of the parameters."""
+        """Set what the next step copies, in the order of the parameters."""
         self._targets = list(targets)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """Copies the targets."""
+        """Copy the targets into the parameters."""
         if closure is not None:
             closure()
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]

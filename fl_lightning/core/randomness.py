@@ -1,6 +1,6 @@
-"""Where every random number of a run comes from: a pure function of the run's seed and of what the number is for.
+"""The source of every random number in a run: a pure function of the run's seed and of what the number is for.
 
-Nothing random is carried from round to round, so a run that was killed goes on exactly as it would have.
+No random state is carried from round to round, so a run that was killed continues exactly as it would have.
 """
 
 import os
@@ -12,20 +12,20 @@ import torch
 
 
 def seed_for(purpose: str, *key: int) -> int:
-    """A 63-bit seed for ``purpose``, statistically independent of the seeds for every other purpose and key."""
+    """Return a 63-bit seed for ``purpose``, statistically independent of the seeds for all other purposes and keys."""
     words = np.random.SeedSequence([zlib.crc32(purpose.encode()), *key]).generate_state(1, np.uint64)
     return int(words[0] >> np.uint64(1))
 
 
 def generator_for(purpose: str, *key: int) -> np.random.Generator:
-    """A NumPy generator seeded with :func:`seed_for`."""
+    """Return a NumPy generator seeded with :func:`seed_for`."""
     return np.random.default_rng(seed_for(purpose, *key))
 
 
 def seed_global_generators(seed: int) -> None:
-    """Seeds Python's, NumPy's and torch's global generators, all devices included.
+    """Seed Python's, NumPy's and torch's global generators, on all devices.
 
-    Not by ``torch.manual_seed``: where CUDA is installed but not in use, it remembers every call, with a traceback.
+    ``torch.manual_seed`` will not do: if CUDA is installed but unused, it remembers every call with its traceback.
     """
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -37,5 +37,5 @@ def seed_global_generators(seed: int) -> None:
 
 
 def run_seed() -> int:
-    """The seed that ``seed_everything`` was called with, 0 if it was not."""
+    """Return the seed that ``seed_everything`` was called with, or 0."""
     return int(os.environ.get("PL_GLOBAL_SEED", "0"))

@@ -1,6 +1,6 @@
-"""A model's state as flat vectors, the space in which updates are added, measured and compared.
+"""A model's state as flat vectors: the space in which updates are added, measured and compared.
 
-| part of a state | what                                                             | its aggregate          |
+| part of a state | what it holds                                                    | how it is aggregated   |
 | --------------- | ---------------------------------------------------------------- | ---------------------- |
 | parameters      | trainable tensors, affine weights of normalisation layers too    | the algorithm decides  |
 | statistics      | floating-point buffers: BatchNorm's running means and variances  | the weighted mean      |
@@ -22,19 +22,19 @@ StateDict = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class FlatState:
-    """The three parts of a state that clients change, each one vector."""
+    """The three parts of a state that clients change, each as one vector."""
 
     parameters: Tensor
     statistics: Tensor
     counters: Tensor
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "FlatState":
-        """The state with ``function`` applied to each of its parts."""
+        """Apply ``function`` to each of the three parts."""
         return FlatState(function(self.parameters), function(self.statistics), function(self.counters))
 
 
 class StateLayout:
-    """Which tensor of a model's state stands where in the flat vectors.
+    """Where each tensor of a model's state is in the flat vectors.
 
     Args:
         model: a model whose ``state_dict`` has the names and shapes of every state to come.
@@ -46,7 +46,7 @@ class StateLayout:
         self.parameters: list[str] = []
         self.statistics: list[str] = []
         self.counters: list[str] = []
-        #: other names of a tensor that stands under two names (tied weights) -> the name it is kept under
+        #: further names of a tensor that has several (tied weights) -> the name it is kept under
         self.aliases: dict[str, str] = {}
         first_name: dict[int, str] = {}
         for name in self.shapes:
@@ -56,7 +56,7 @@ class StateLayout:
             elif isinstance(value, nn.Parameter):
                 if value.requires_grad and value.is_complex():
                     raise MisconfigurationError(
-                        f"{name} is complex, which aggregation does not know: keep its real and imaginary part"
+                        f"{name} is complex, which aggregation does not support: keep its real and imaginary parts"
                         " as two parameters (torch.view_as_real)"
                     )
                 if value.requires_grad:
@@ -68,7 +68,7 @@ class StateLayout:
 
     @cached_property
     def layers(self) -> dict[str, list[str]]:
-        """The names of each layer's parameters, weight and bias together, by the layer's name."""
+        """The names of each layer's parameters, weight and bias together, by layer."""
         layers: dict[str, list[str]] = {}
         for name in self.parameters:
             layers.setdefault(name.rpartition(".")[0], []).append(name)
@@ -76,12 +76,12 @@ class StateLayout:
 
     @cached_property
     def layer_index(self) -> Tensor:
-        """Of every entry of the parameter vector, the number of its layer."""
+        """The number of the layer that each entry of the parameter vector belongs to."""
         number = {name: index for index, names in enumerate(self.layers.values()) for name in names}
         return torch.cat([torch.full((self.shapes[name].numel(),), number[name]) for name in self.parameters])
 
     def flatten(self, state: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> FlatState:
-        """Copies a state into three vectors, the first two of type ``dtype`` (by default, as they are)."""
+        """Copy a state into three vectors, the first two of type ``dtype`` (by default their own)."""
         return FlatState(
             _concatenate(state, self.parameters, dtype),
             _concatenate(state, self.statistics, dtype),
@@ -89,7 +89,7 @@ class StateLayout:
         )
 
     def unflatten(self, flat: FlatState, like: Mapping[str, Tensor]) -> StateDict:
-        """A complete state dict with the values of ``flat``; types, and what ``flat`` lacks, are those of ``like``."""
+        """Return a complete state dict with the values of ``flat``; ``like`` supplies the types and everything else."""
         state = {name: value.detach().clone() for name, value in like.items() if isinstance(value, Tensor)}
         parts = ((self.parameters, flat.parameters), (self.statistics, flat.statistics), (self.counters, flat.counters))
         for names, vector in parts:
@@ -100,14 +100,14 @@ class StateLayout:
         return state
 
     def split(self, names: list[str], vector: Tensor) -> StateDict:
-        """Views of ``vector`` by name, in the shapes of the model."""
+        """Return views of ``vector`` by name, in the shapes of the model."""
         shapes = [self.shapes[name] for name in names]
         views = vector.split([shape.numel() for shape in shapes])
         return {name: view.view(shape) for name, view, shape in zip(names, views, shapes, strict=True)}
 
 
 def exact_dtype(device: torch.device) -> torch.dtype:
-    """The type to sum in: float64, so that neither order nor number of processes shows; Apple's GPUs lack it."""
+    """Return the type to sum in: float64, so that order and number of processes do not matter. Apple's GPUs lack it."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 

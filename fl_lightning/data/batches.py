@@ -89,7 +89,7 @@ class TrainingData:
         collate_fn: makes a batch from a list of samples.
         num_workers: number of worker processes.
         pin_memory: whether batches are copied to pinned memory.
-        worker_init_fn: is called in every worker process.
+        worker_init_fn: function to call in every worker process.
     """
 
     dataset: Dataset
@@ -121,7 +121,7 @@ class TrainingData:
         return None
 
     def to(self, device: torch.device) -> "TrainingData":
-        """Return the data on ``device`` if it is held as tensors that fit into half of the free memory there."""
+        """Return the data on ``device``, or unchanged if it is not held as tensors or exceeds half of the free memory."""
         tensors = self.tensors
         if tensors is None or device.type == "cpu" or not _fits(tensors, device):
             return self

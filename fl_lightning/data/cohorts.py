@@ -8,12 +8,12 @@ from torch.utils.data import Dataset, DistributedSampler
 class CohortSampler(DistributedSampler):
     """A sampler that yields this rank's share of the round's clients, as one list.
 
-    It is a ``DistributedSampler`` because Lightning does not replace those, and sets their round with ``set_epoch``.
+    It is a ``DistributedSampler`` because Lightning keeps such samplers and calls their ``set_epoch`` with the round.
 
     Args:
         cohort: returns the clients of a round.
-        size: returns how much work a client is in a round. Clients are assigned from the largest to the smallest, each
-            to the rank with the least work so far.
+        size: returns a client's workload in a round. Clients are assigned from the largest to the smallest, each to the
+            rank with the smallest workload so far.
         num_replicas: number of ranks.
         rank: number of this rank.
     """
@@ -34,7 +34,7 @@ class CohortSampler(DistributedSampler):
         yield self.share(self.cohort(self.epoch))
 
     def share(self, cohort: Sequence[int]) -> list[int]:
-        """Return this rank's clients, in the order of the cohort; none if there are not enough for every rank."""
+        """Return this rank's clients, in the order of the cohort. A rank may get none."""
         if self.num_replicas == 1:
             return list(cohort)
         loads = [0] * self.num_replicas

@@ -26,7 +26,7 @@ from fl_lightning.data.labels import labels_of
 from fl_lightning.data.partitions.base import Indices, Partition, RedrawnPartition
 from fl_lightning.data.selection import AllClients, Selection
 
-#: Integer labels from this number on are not treated as classes.
+#: Integer labels that reach this number are not treated as classes.
 _MAX_CLASSES = 1_000_000
 _SOURCE_LOADERS = ("val_dataloader", "test_dataloader", "predict_dataloader")
 
@@ -55,13 +55,13 @@ class FederatedDataModule(LightningDataModule):
         super().__init__()
         if not isinstance(source, LightningDataModule):
             source = ClientDatasets(source)
-        ready_made = isinstance(source, ClientDatasets)
-        if ready_made and partition is not None:
+        already_divided = isinstance(source, ClientDatasets)
+        if already_divided and partition is not None:
             raise MisconfigurationError(
                 f"partition={type(partition).__name__}, but the source already has one data set per client:"
                 " leave the partition out"
             )
-        if not ready_made and partition is None:
+        if not already_divided and partition is None:
             raise MisconfigurationError(
                 "partition is missing: set data.partition to say which samples each client owns, for example"
                 " IID(num_clients=10)"
@@ -179,6 +179,7 @@ class FederatedDataModule(LightningDataModule):
         return self.data.loader(ClientBatches(self.indices(client, round), batch_size, key, merge_single))
 
     def _partition_data(self) -> None:
+        """Read the source's training data and assign its samples to the clients."""
         loader = self.source.train_dataloader()
         if not isinstance(loader, DataLoader):
             raise MisconfigurationError(

@@ -1,4 +1,4 @@
-"""Selections, which decide which clients take part in a round. They are pure functions of the seed and the round."""
+"""Selections decide which clients take part in a round. They are pure functions of the seed and the round."""
 
 from abc import ABC, abstractmethod
 
@@ -7,7 +7,7 @@ from fl_lightning.core.randomness import generator_for
 
 
 class Selection(ABC):
-    """Base class of selections, which decide which clients take part in a round."""
+    """Base class of selections. A selection decides which clients take part in a round."""
 
     @abstractmethod
     def cohort(self, num_clients: int, seed: int, round: int) -> list[int]:

@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
-from pytorch_lightning.core.mixins.hparams_mixin import _given_hyperparameters
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,6 +12,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision, MulticlassRecall
 
+from fl_lightning._lightning.hparams import made_by_command_line
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.models.normalisation import Normalisation, with_normalisation
 
@@ -42,8 +42,7 @@ class Classifier(LightningModule):
     ) -> None:
         super().__init__()
         # The command line passes descriptions of net and optimiser to save; objects do not belong in a checkpoint.
-        from_command_line = _given_hyperparameters.get() is not None
-        self.save_hyperparameters(ignore=[] if from_command_line else ["net", "optimizer", "lr_scheduler"])
+        self.save_hyperparameters(ignore=[] if made_by_command_line() else ["net", "optimizer", "lr_scheduler"])
         self.net = with_normalisation(net, normalisation)
         self.num_classes = num_classes
         self.optimizer = optimizer

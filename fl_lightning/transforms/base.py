@@ -8,8 +8,8 @@ from fl_lightning.core.update import ClientUpdate
 
 
 class UploadTransform(ABC):
-    """Base of all transforms: works with every aggregator, because it gives an update like any other."""
+    """Base of all transforms. They work with every aggregator, because the result is an update like any other."""
 
     @abstractmethod
     def __call__(self, update: ClientUpdate, round: Round, layout: StateLayout) -> ClientUpdate:
-        """The update as the server receives it, with ``num_bytes`` what it took on the wire."""
+        """Return the update as the server receives it, with its size on the wire in ``num_bytes``."""

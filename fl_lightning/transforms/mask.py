@@ -1,4 +1,4 @@
-"""Sparse upload by a random mask.
+"""Sparse uploads with a random mask.
 
 Xing, Ning, Zhou, Liao, Xu, Zou. N-FedAvg: Novel Federated Average Algorithm Based on FedAvg (eq. 3, algorithm 1).
 """
@@ -16,10 +16,10 @@ from fl_lightning.transforms.base import UploadTransform
 
 
 class BernoulliMask(UploadTransform):
-    """A client uploads Δ ⊙ R, with one random 0/1 mask R over the parameters for the whole run; statistics go whole.
+    """A client uploads Δ ⊙ R, with one random 0/1 mask R over the parameters for the whole run, and all statistics.
 
-    The mask follows from the run's seed and the client's number, so it is neither stored nor sent: what goes over the
-    wire is the kept entries.
+    The mask follows from the run's seed and the client's number, so it is neither stored nor sent: only the kept entries
+    go over the wire.
 
     Args:
         keep: P, the probability that an entry is kept. 1 changes nothing.
@@ -27,7 +27,7 @@ class BernoulliMask(UploadTransform):
 
     def __init__(self, keep: float) -> None:
         if not 0 < keep <= 1:
-            raise MisconfigurationError(f"keep={keep}, but it is a probability: set transforms keep in (0, 1]")
+            raise MisconfigurationError(f"keep={keep}, but it is a probability: set keep of BernoulliMask in (0, 1]")
         self.keep = keep
 
     def __call__(self, update: ClientUpdate, round: Round, layout: StateLayout) -> ClientUpdate:
@@ -45,6 +45,6 @@ class BernoulliMask(UploadTransform):
         )
 
     def mask(self, size: int, seed: int, client: int) -> torch.Tensor:
-        """R of a client: true where an entry is kept."""
+        """Return R of a client, which is true where an entry is kept."""
         generator = torch.Generator().manual_seed(seed_for("mask", seed, client))
         return torch.rand(size, generator=generator) < self.keep

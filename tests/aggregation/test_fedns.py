@@ -376,6 +376,6 @@ def test_a_model_without_a_linear_layer_is_refused_before_the_first_round(aggreg
 @BOTH
 @pytest.mark.parametrize("head", ["conv", "nowhere"])
 def test_a_head_that_is_no_linear_layer_is_refused_before_the_first_round(aggregator, head):
-    message = f"head='{head}' is no nn.Linear of ConvNet: set it to the name of one, .* the last, 'head'"
+    message = f"head='{head}' is not an nn.Linear of ConvNet: set it to the name of one, .* the last, 'head'"
     with pytest.raises(MisconfigurationError, match=message):
         aggregator(head).prepare(ConvNet(), Federation(num_clients=2, seed=0))

@@ -9,7 +9,7 @@ from tests.runs import REPOSITORY
 from tests.toys import Net
 
 
-def test_a_run_leaves_logs_config_and_checkpoint_and_says_where(run, tmp_path):
+def test_a_run_leaves_logs_config_and_checkpoint_and_prints_where(run, tmp_path):
     code, out, _ = run("fit", "--config", "run.yaml")
     folder = tmp_path / "runs" / "run" / "version_0"
     assert code == 0
@@ -187,7 +187,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(run, tmp_path):
         (["--seed_everything", 9], "a run with seed=3, but this one has seed=9"),
     ],
 )
-def test_a_resume_of_something_else_is_refused_and_the_run_is_kept(run, tmp_path, change, message):
+def test_a_checkpoint_of_another_experiment_is_refused_and_kept(run, tmp_path, change, message):
     run("fit", "--config", "run.yaml")
     last = tmp_path / "runs/run/version_0/checkpoints/last.ckpt"
     before = last.read_bytes()

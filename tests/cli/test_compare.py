@@ -8,11 +8,14 @@ import yaml
 
 from fl_lightning._lightning.cli import ParseOnly
 from fl_lightning.cli.app import FederatedCLI
-from fl_lightning.cli.compare import plan
+from fl_lightning.cli.compare import plan, write_results
 from fl_lightning.cli.main import main
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.run_folder import RunFolder
 from fl_lightning.experiments import jobs
-from fl_lightning.experiments.suite import load_suite
+from fl_lightning.experiments.jobs import Task
+from fl_lightning.experiments.suite import Cell, Suite, load_suite
+from tests.experiments.fakes import write_run
 from tests.runs import REPOSITORY, scalars, write_config
 
 
@@ -183,3 +186,13 @@ def test_other_options_go_to_every_run(write_suite, compare, tmp_path):
     code, _, err = compare("--sedes", "3")
     assert code == 2
     assert err == "error: FedAvg: unrecognized arguments: --sedes 3\n"
+
+
+def test_a_metric_that_no_run_logged_is_noted_with_those_of_the_validation(tmp_path):
+    cell = Cell("FedAvg", "IID", ())
+    task = Task(cell, 1, RunFolder(tmp_path / "seed_1"), (), rounds=1)
+    write_run(task.folder.path, [0.5], fedfoo__x=[1.0])
+    task.write_record(finished=True)
+    suite = Suite("suite", "Title", (cell,), (1,), ("val/f1",), ())
+    text = write_results(suite, [task], tmp_path)
+    assert "Note: FedAvg, IID did not log val/f1: set metric to one of val/accuracy\n" in text

@@ -1,7 +1,7 @@
 import pytest
 
 from fl_lightning.cli.main import main
-from tests.experiments.fakes import config, write_run
+from tests.experiments.fakes import config, list_metrics, write_run
 
 
 @pytest.fixture
@@ -47,13 +47,13 @@ def test_the_metric_is_the_validation_accuracy_or_what_comes_closest(report, tmp
     assert f'<div class="grid"><figure>{shown}</figure>' in (tmp_path / "report.html").read_text()
 
 
-def test_another_metric_is_taken_on_demand(report, tmp_path):
+def test_another_metric_can_be_chosen(report, tmp_path):
     write_run(tmp_path / "run", [0.5], val__macro_f1=[0.25])
     report("run", "--metric", "val/macro_f1")
     assert "<td>25.00 %</td>" in (tmp_path / "report.html").read_text()
 
 
-def test_runs_beside_foreign_folders_are_shown_and_the_others_named(report, tmp_path):
+def test_folders_that_are_not_runs_are_noted(report, tmp_path):
     write_run(tmp_path / "runs" / "good", [0.5])
     (tmp_path / "runs" / "strange").mkdir()
     (tmp_path / "runs" / "strange" / "config.yaml").write_text("a: 1")
@@ -80,7 +80,15 @@ def test_a_mistake_gets_one_line(report, tmp_path, arguments, message):
     assert not (tmp_path / "report.html").exists()
 
 
-def test_a_page_is_not_written_into_a_folder_that_is_not_there(tmp_path, capsys):
+def test_a_page_is_not_written_into_a_missing_folder(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["report", str(tmp_path), "--output", str(tmp_path / "nowhere" / "report.html")])
     assert f"the folder {tmp_path / 'nowhere'} does not exist, create it first" in capsys.readouterr().err
+
+
+def test_the_metric_is_one_that_the_module_logged_in_validation(report, tmp_path):
+    write_run(tmp_path / "run", [0.5], metric="fedfoo/accuracy", my_score=[0.25])
+    list_metrics(tmp_path / "run", ["my_score", "train/loss"])
+    assert report("run")[0] == 0
+    assert "<td>25.00 %</td>" in (tmp_path / "report.html").read_text()
+    assert "set --metric to one of my_score\n" in report("run", "--metric", "nothing")[2]

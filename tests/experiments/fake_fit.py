@@ -1,6 +1,6 @@
-"""Stands in for ``fl-lightning fit``: FOLDER ROUNDS [MOMENT] [--ckpt_path FILE], without importing Lightning.
+"""A quick stand-in for ``fl-lightning fit``: FOLDER ROUNDS [fail|hang] [--ckpt_path FILE].
 
-Moments: fail, after two rounds; hang, after two rounds.
+It fails or hangs after two rounds if asked to.
 """
 
 import os

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import yaml
+from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
 
 from fl_lightning.experiments.results import CellResult, summarise
 from fl_lightning.experiments.runs import Run, Series, read_run
@@ -49,6 +51,13 @@ def write_run(
         },
     )
     return read_run(folder)
+
+
+def list_metrics(folder: Path, metrics: list[str]) -> None:
+    """Add the list of metrics to a run that the callback HyperParameters writes for TensorBoard."""
+    with SummaryWriter(folder) as writer:
+        experiment, *_ = hparams({"aggregator": "FedFoo()"}, dict.fromkeys(metrics))
+        writer.file_writer.add_summary(experiment)
 
 
 def run(values, metric="val/accuracy", finished=True, seconds=60.0, **more) -> Run:

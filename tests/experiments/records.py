@@ -1,4 +1,4 @@
-"""Event files, written without Lightning, so that a process can start with it quickly."""
+"""Event files, written without Lightning, so that a process that imports this starts quickly."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 def write_events(
     folder: Path, scalars: dict[str, list[float]], start: float = 1000.0, first: int = 0, resumed: bool = False
 ) -> None:
-    """One process's events: round after round from ``first`` on, ten seconds each, begun at ``start``."""
+    """Write the events of one process: rounds from ``first`` on that take ten seconds each, beginning at ``start``."""
     named = folder / f"events.out.tfevents.{start:.0f}.host.1.0"
     events = [Event(wall_time=start, file_version="brain.Event:2")]
     if resumed:

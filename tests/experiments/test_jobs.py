@@ -38,7 +38,7 @@ def record(task):
     return json.loads(task.folder.record.read_text())
 
 
-def test_all_are_run_and_recorded_as_finished(task):
+def test_all_tasks_run_and_are_recorded_as_finished(task):
     tasks = [task("a"), task("b")]
     assert run_all(tasks, 2) == []
     assert [record(one)["finished"] for one in tasks] == [True, True]
@@ -65,7 +65,7 @@ def test_a_failure_is_shown_with_the_end_of_its_log_and_the_others_continue(task
     out = capsys.readouterr().out
     assert "a, seed 1: FAILED (exit code 1)\n" in out
     assert "    ValueError: too bad\n" in out
-    assert out.count("bar") == 1  # as it was drawn last
+    assert out.count("bar") == 1  # the bar's last state only
     assert not record(failing)["finished"]
     assert record(other)["finished"]
 
@@ -114,7 +114,7 @@ def test_a_folder_in_which_another_process_runs_is_refused(task):
             run_all([one], 1)
 
 
-def test_progress_without_a_terminal_is_lines(task, capsys, monkeypatch):
+def test_progress_is_printed_in_lines_without_a_terminal(task, capsys, monkeypatch):
     monkeypatch.setattr(jobs, "_PROGRESS_INTERVAL", 0.0)
     run_all([task("a")], 1)
     out = capsys.readouterr().out

@@ -3,12 +3,10 @@ import json
 import numpy as np
 import pytest
 import yaml
-from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import hparams
 
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.experiments.runs import evaluated_tags, find_runs, flat_settings, read_run
-from tests.experiments.fakes import config, write_run
+from tests.experiments.fakes import config, list_metrics, write_run
 from tests.experiments.records import write_events
 
 
@@ -19,20 +17,20 @@ def test_rounds_are_counted_from_one(tmp_path):
     assert run.rounds == 3
 
 
-def test_a_round_that_was_cut_off_and_run_again_counts_once(tmp_path):
+def test_a_round_that_was_interrupted_and_run_again_counts_once(tmp_path):
     write_run(tmp_path / "run", [0.5, 0.6, 0.1])
     write_events(tmp_path / "run", {"val/accuracy": [0.7, 0.8]}, start=5000.0, first=2, resumed=True)
     np.testing.assert_allclose(read_run(tmp_path / "run").scalars["val/accuracy"].values, [0.5, 0.6, 0.7, 0.8])
 
 
-def test_the_time_is_without_the_pause_before_a_resumption(tmp_path):
+def test_the_duration_leaves_out_the_pause_before_a_run_is_resumed(tmp_path):
     run = write_run(tmp_path / "run", [0.5, 0.6])
     assert run.seconds == pytest.approx(20.0)
     write_events(tmp_path / "run", {"val/accuracy": [0.7, 0.8, 0.9]}, start=5000.0, first=2, resumed=True)
     assert read_run(tmp_path / "run").seconds == pytest.approx(20.0 + 30.0)
 
 
-def test_events_that_were_cut_off_in_a_record_are_read_up_to_there(tmp_path):
+def test_truncated_events_are_read_up_to_the_last_whole_one(tmp_path):
     write_run(tmp_path / "run", [0.5, 0.6, 0.7])
     (events,) = (tmp_path / "run").glob("events*")
     events.write_bytes(events.read_bytes()[:-5])
@@ -49,7 +47,7 @@ def test_a_run_is_finished_if_its_comparison_says_so_or_else_if_it_has_all_round
     assert run.finished is finished
 
 
-def test_flat_settings_repetitions_are_equal():
+def test_repetitions_have_equal_settings():
     one, other = config(seed=1), config(seed=2)
     other["ckpt_path"] = "somewhere.ckpt"
     other["data"]["seed"] = 5
@@ -65,7 +63,7 @@ def test_runs_are_found_below_a_folder_in_the_order_of_their_numbers(tmp_path):
     assert notes == []
 
 
-def test_a_run_that_is_named_twice_is_there_once(tmp_path):
+def test_a_run_that_is_given_twice_is_found_once(tmp_path):
     write_run(tmp_path / "a", [0.5])
     assert len(find_runs([tmp_path, tmp_path / "a"])[0]) == 1
 
@@ -78,7 +76,7 @@ def test_a_run_that_was_started_from_python_has_no_config(tmp_path):
     assert run.finished
 
 
-def test_a_damaged_record_says_nothing(tmp_path):
+def test_a_damaged_record_is_ignored(tmp_path):
     write_run(tmp_path / "run", [0.5], record={"finished": True})
     (tmp_path / "run" / "compare.json").write_text("{")
     assert read_run(tmp_path / "run").record == {}
@@ -119,7 +117,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize(("fill", "message"), FOREIGN)
-def test_what_is_no_run_is_refused_in_one_line_with_its_name(tmp_path, fill, message):
+def test_a_folder_that_is_not_a_run_is_refused_in_one_line_that_names_it(tmp_path, fill, message):
     folder = tmp_path / "strange"
     folder.mkdir()
     fill(folder)
@@ -131,7 +129,7 @@ def test_what_is_no_run_is_refused_in_one_line_with_its_name(tmp_path, fill, mes
 
 
 @pytest.mark.parametrize(("fill", "message"), FOREIGN[2:])
-def test_what_is_no_run_beside_runs_is_noted(tmp_path, fill, message):
+def test_a_folder_that_is_not_a_run_is_noted_beside_runs(tmp_path, fill, message):
     write_run(tmp_path / "good", [0.5])
     (tmp_path / "strange").mkdir()
     fill(tmp_path / "strange")
@@ -140,7 +138,7 @@ def test_what_is_no_run_beside_runs_is_noted(tmp_path, fill, message):
     assert message in note
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
+def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(MisconfigurationError, match="nowhere: there is no such folder"):
         find_runs([tmp_path / "nowhere"])
 
@@ -148,13 +146,6 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 def test_the_record_of_a_comparison_is_kept(tmp_path):
     record = {"row": "FedAvg", "column": "IID", "seed": 1, "finished": True}
     assert write_run(tmp_path / "run", [0.5], record=json.loads(json.dumps(record))).record == record
-
-
-def list_metrics(folder, metrics):
-    """Add the list of metrics to a run that the callback HyperParameters writes for TensorBoard."""
-    with SummaryWriter(folder) as writer:
-        experiment, *_ = hparams({"aggregator": "FedFoo()"}, dict.fromkeys(metrics))
-        writer.file_writer.add_summary(experiment)
 
 
 def test_what_the_module_logged_in_validation_is_what_the_run_lists(tmp_path):
@@ -179,6 +170,6 @@ def test_without_a_list_the_tags_of_validation_and_test_are_taken_by_name(tmp_pa
     assert set(read_run(tmp_path / "run").evaluated) == {"val_acc", "test/loss"}
 
 
-def test_the_tags_of_several_runs_are_each_there_once(tmp_path):
+def test_a_tag_of_several_runs_is_listed_once(tmp_path):
     runs = [write_run(tmp_path / name, [0.5], val__f1=[0.5]) for name in ("a", "b")]
     assert sorted(evaluated_tags(runs)) == ["val/accuracy", "val/f1"]

@@ -8,7 +8,7 @@ from tests.runs import REPOSITORY
 
 @pytest.fixture
 def suite(tmp_path):
-    """Loads a suite of this content, beside which there are a.yaml, b.yaml and c.yaml."""
+    """Load a suite with some content, in a folder that also has a.yaml, b.yaml and c.yaml."""
     for name in "abc":
         (tmp_path / f"{name}.yaml").write_text("{}")
 
@@ -33,7 +33,7 @@ def test_a_cell_has_the_parts_of_base_then_column_then_row(suite, tmp_path):
     assert cell.name == "FedAvg, IID"
 
 
-def test_every_row_meets_every_column_and_the_methods_of_a_setting_stand_together(suite):
+def test_every_row_meets_every_column_setting_by_setting(suite):
     loaded = suite({"columns": {"IID": [], "two": []}, "rows": {"A": [], "B": []}})
     assert [(cell.column, cell.row) for cell in loaded.cells] == [
         ("IID", "A"),
@@ -51,12 +51,12 @@ def test_seeds_are_a_number_or_a_list_and_the_command_line_has_the_last_word(sui
     assert suite(content, asked).seeds == seeds
 
 
-def test_a_published_number_is_of_the_first_metric(suite):
+def test_a_published_number_belongs_to_the_first_metric(suite):
     loaded = suite({"rows": {"A": []}, "metric": ["val/accuracy", "val/f1"], "published": {"A": 0.9}})
     assert loaded.cells[0].published.metrics == {"val/accuracy": 0.9}
 
 
-def test_published_values_by_name_and_rounds_by_target(suite):
+def test_published_values_are_given_by_metric_and_rounds_by_target(suite):
     loaded = suite(
         {
             "columns": {"IID": []},

@@ -20,13 +20,13 @@ def test_runs_that_differ_in_their_seed_are_one_curve(tmp_path):
     assert found.runs == tuple(runs)
 
 
-def test_runs_that_differ_otherwise_are_not(tmp_path):
+def test_runs_that_differ_in_a_setting_are_two_curves(tmp_path):
     runs = [write_run(tmp_path / f"version_{n}", [0.5], settings=config(epochs=n)) for n in (1, 2)]
     names = [found.name for found in group_runs(runs)]
     assert names == [f"{tmp_path.name}/version_1", f"{tmp_path.name}/version_2"]
 
 
-def test_names_are_what_tells_the_folders_apart(tmp_path):
+def test_curves_have_the_shortest_names_that_tell_their_folders_apart(tmp_path):
     one = write_run(tmp_path / "runs/demo/version_0", [0.5], settings=config(epochs=1))
     other = write_run(tmp_path / "runs/demo-fednnnn/version_0", [0.5], settings=config(epochs=2))
     assert [found.name for found in group_runs([one, other])] == ["demo", "demo-fednnnn"]
@@ -58,7 +58,7 @@ def test_one_seed_has_no_deviation(tmp_path):
     assert band(curve(tmp_path, "a", [0.1, 0.5]), "val/accuracy").std is None
 
 
-def test_what_nobody_logged_has_no_band(tmp_path):
+def test_a_tag_that_was_not_logged_has_no_band(tmp_path):
     assert band(curve(tmp_path, "a", [0.1]), "val/other") is None
 
 
@@ -69,7 +69,7 @@ def test_differences_are_taken_seed_by_seed(tmp_path):
     np.testing.assert_allclose(found.std, [0.0, 0.0], atol=1e-7)
 
 
-def test_with_other_seeds_the_difference_is_that_of_the_means(tmp_path):
+def test_curves_with_different_seeds_are_compared_by_their_means(tmp_path):
     one, other = curve(tmp_path, "a", [0.5, 0.6], [0.1, 0.2]), curve(tmp_path, "b", [0.4])
     found = band(one, "val/accuracy", minus=other)
     np.testing.assert_array_equal(found.rounds, [1])
@@ -78,7 +78,7 @@ def test_with_other_seeds_the_difference_is_that_of_the_means(tmp_path):
 
 
 @pytest.mark.parametrize(("aggregators", "baseline"), [(("FedNS", "FedAvg"), 1), (("FedNS", "FedAdp"), 0)])
-def test_the_baseline_is_fedavg_or_else_the_first(tmp_path, aggregators, baseline):
+def test_the_baseline_is_fedavg_or_the_first_curve(tmp_path, aggregators, baseline):
     curves = [
         Curve(name, "", (write_run(tmp_path / name, [0.5], settings=config(aggregator=name)),)) for name in aggregators
     ]

@@ -5,7 +5,7 @@ import numpy as np
 from fl_lightning.reports.figures import PALETTE, Stroke, figure
 
 
-def test_a_run_of_a_single_round_is_drawn_as_points():
+def test_a_single_round_is_drawn_as_a_point():
     svg = figure("one", "value", [Stroke(np.array([1]), np.array([0.5]), 0)])
     assert "<use" in svg
 
@@ -18,6 +18,6 @@ def test_a_figure_takes_its_colours_from_the_page():
     assert not re.search(r"#0[13]0[0-9a-f]{3}", svg)
 
 
-def test_gaps_and_zeros_are_no_obstacle_to_a_figure():
+def test_a_figure_can_have_gaps_and_zeros():
     values = np.array([0.0, np.nan, 2.0])
     assert "<svg" in figure("t", "y", [Stroke(np.arange(3), values, 0, width=values)], scale="log")

@@ -1,4 +1,4 @@
-"""Partitions, which decide which samples each client owns."""
+"""Partitions decide which samples each client owns."""
 
 from fl_lightning.data.partitions.base import Indices, Partition, RedrawnPartition
 from fl_lightning.data.partitions.classes import ClassesPerClient

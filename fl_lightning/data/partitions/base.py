@@ -13,13 +13,13 @@ Indices = np.ndarray
 
 
 class Partition(ABC):
-    """Base class of partitions, which decide which samples each client owns.
+    """Base class of partitions. A partition decides which samples each client owns.
 
     Args:
         num_clients: number of clients.
     """
 
-    #: Whether the partition looks at the labels. One that does not works for any data.
+    #: Whether the partition depends on the labels. If it does not, it works for any data.
     needs_labels = True
     #: The column of the source (``source.columns[column]``, one value per sample) that replaces the labels.
     column: str | None = None
@@ -51,8 +51,8 @@ class Partition(ABC):
         most = len(labels) // self.num_clients
         if min_samples > most:
             raise MisconfigurationError(
-                f"min_samples={min_samples}, but {len(labels)} samples are {most} for each of {self.num_clients}"
-                f" clients: set data.partition.init_args.min_samples to {most} or fewer"
+                f"min_samples={min_samples}, but there are only {most} samples for each of {self.num_clients} clients:"
+                f" set data.partition.init_args.min_samples to {most} or fewer"
             )
 
     def __repr__(self) -> str:

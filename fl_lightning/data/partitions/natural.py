@@ -67,7 +67,7 @@ def _read(path: Path) -> Any:
     """Return the content of a file of lists."""
     if not path.is_file():
         raise MisconfigurationError(
-            f"lists={path}: there is no such file: set data.partition.init_args.lists to a .json or .npz file"
+            f"lists={path}, but there is no such file: set data.partition.init_args.lists to a .json or .npz file"
         )
     try:
         if path.suffix == ".npz":
@@ -76,7 +76,7 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text())
     except (ValueError, OSError) as error:
         raise MisconfigurationError(
-            f"lists={path} is not a readable JSON or .npz file ({error}): write it again, it may have been cut off"
+            f"lists={path} is not a JSON or .npz file, or was cut off ({error}): write it again"
         ) from error
 
 

@@ -10,11 +10,13 @@ from fl_lightning.data.partitions.sizes import whole_sizes
 
 
 class Shards(Partition):
-    """A partition of the data, sorted by label, into shards of equal size (± 1). Every sample has exactly one owner.
+    """A partition that sorts the data by label, cuts it into equal shards (± 1 sample) and deals them to the clients.
+
+    Every sample has exactly one owner.
 
     McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-Efficient Learning of Deep Networks from
-    Decentralized Data. 2017, section 3. There, 100 clients have 2 of 200 shards of MNIST each, so most of them see only
-    two digits.
+    Decentralized Data. 2017, section 3. In the paper, each of 100 clients gets 2 of MNIST's 200 shards, so most clients
+    see only two digits.
 
     Args:
         num_clients: number of clients.
@@ -47,7 +49,9 @@ class Shards(Partition):
 
 
 class FavouriteClass(Partition):
-    """A partition in which every client has a favourite class, drawn with probability η. Every sample has one owner.
+    """A partition in which every client has a favourite class, which it draws with probability η.
+
+    Every sample has exactly one owner.
 
     Duan, Li, Lu. FedDNA: Federated Learning with Decoupled Normalization-Layer Aggregation for Non-IID Data. 2021,
     section 5. Client k of K favours class k mod C, where C is the number of classes. The other classes share 1 − η in

@@ -14,10 +14,7 @@ def client_shares(num_clients: int, sizes: Sizes, exponent: float = 1.0) -> np.n
     if sizes not in ("balanced", "power_law"):
         raise MisconfigurationError(f"sizes={sizes!r}: set data.partition.init_args.sizes to balanced or power_law")
     if not exponent >= 0:
-        raise MisconfigurationError(
-            f"exponent={exponent}, but the power law must not increase:"
-            " set data.partition.init_args.exponent to 0 or more"
-        )
+        raise MisconfigurationError(f"exponent={exponent}: set data.partition.init_args.exponent to 0 or more")
     return np.arange(1, num_clients + 1, dtype=float) ** -(exponent if sizes == "power_law" else 0.0)
 
 

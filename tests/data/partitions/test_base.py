@@ -124,7 +124,7 @@ def test_long_arguments_are_shortened_in_the_representation():
         (lambda: IID(101).assign(cyclic_labels(10, 100), 0), "num_clients=101, but the data set has 100 samples"),
         (
             lambda: IID(5, min_samples=21).assign(cyclic_labels(10, 100), 0),
-            "min_samples=21, but 100 samples are 20 for each of 5 clients",
+            "min_samples=21, but there are only 20 samples for each of 5 clients",
         ),
     ],
 )

@@ -47,7 +47,7 @@ def test_lists_are_taken_as_they_are(tmp_path, kind):
         ([[0, 2, 0]], "client 0 has a sample twice"),
         ([[0.5]], "client 0 has no flat list of whole numbers"),
         ([[[0], [1, 2]]], "client 0 has no flat list of whole numbers"),
-        ("nowhere.json", "lists=nowhere.json: there is no such file"),
+        ("nowhere.json", "lists=nowhere.json, but there is no such file"),
     ],
 )
 def test_bad_lists_are_refused(lists, message):
@@ -58,7 +58,7 @@ def test_bad_lists_are_refused(lists, message):
 @pytest.mark.parametrize("name", ["broken.json", "broken.npz"])
 def test_a_broken_file_of_lists_is_named(tmp_path, name):
     (tmp_path / name).write_bytes(b"[[1, 2")
-    with pytest.raises(MisconfigurationError, match=f"{name} is not a readable JSON or .npz file"):
+    with pytest.raises(MisconfigurationError, match=f"{name} is not a JSON or .npz file, or was cut off"):
         ByList(str(tmp_path / name)).assign(np.zeros(4), seed=0)
 
 

@@ -1,0 +1,175 @@
+"""What ``fl_lightning/_lightning`` relies on beyond Lightning's public interface.
+
+Each test fails with a sentence that says which of our files breaks when Lightning changes the name.
+"""
+
+import ast
+import copy
+import re
+
+import pytest
+import torch
+from pytorch_lightning import Callback, LightningModule
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.core.mixins.hparams_mixin import _given_hyperparameters
+from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.utilities.model_helpers import is_overridden
+
+from fl_lightning._lightning.client_module import client_copy
+from fl_lightning._lightning.delegation import Delegate
+from fl_lightning._lightning.server_trainer import evaluated_metrics
+from fl_lightning._lightning.trainer import TrainerTemplate
+from tests.runs import REPOSITORY
+from tests.toys import Blobs, Net, quiet_trainer
+
+CPU = torch.device("cpu")
+
+
+def test_a_module_without_a_trainer_has_none():
+    assert Net()._trainer is None, (
+        "server_trainer.trainer_of and client_module.client_copy read LightningModule._trainer"
+    )
+
+
+def test_the_name_of_the_current_hook_is_kept_by_the_module():
+    names = []
+
+    class Watch(Net):
+        def training_step(self, batch, batch_idx):
+            names.append(self._current_fx_name)
+            return super().training_step(batch, batch_idx)
+
+    quiet_trainer(fast_dev_run=True).fit(Watch(), datamodule=Blobs())
+    assert names == ["training_step"], "delegation.Delegate and client_module set LightningModule._current_fx_name"
+
+
+def test_the_record_of_metric_attributes_is_made_anew():
+    assert Net()._metric_attributes is None, "client_module.client_copy resets LightningModule._metric_attributes"
+
+
+@pytest.mark.parametrize("name", ["_hparams", "_hparams_initial", "_hparams_name", "_log_hyperparams"])
+def test_hyper_parameters_are_kept_under_the_names_that_are_adopted(name):
+    assert hasattr(Net(), name), f"hparams.adopt_hyper_parameters copies LightningModule.{name}"
+
+
+def test_hyper_parameters_given_by_the_command_line_are_in_a_context_variable():
+    assert _given_hyperparameters.get() is None, "hparams.made_by_command_line reads _given_hyperparameters"
+
+
+def test_the_placeholder_metric_can_be_switched_off(tmp_path):
+    assert TensorBoardLogger(tmp_path)._default_hp_metric is True, "hparams.without_placeholder_metric sets it"
+
+
+def test_the_distributed_sampler_is_a_flag_of_the_accelerator_connector():
+    connector = quiet_trainer()._accelerator_connector
+    assert connector.use_distributed_sampler is True, "server_trainer.evaluate_everywhere sets use_distributed_sampler"
+
+
+def test_sync_batchnorm_leaves_a_layer_synchronisation():
+    message = "server_trainer.synchronises_batch_norm reads _accelerator_connector._layer_sync"
+    assert quiet_trainer()._accelerator_connector._layer_sync is None, message
+    assert quiet_trainer(sync_batchnorm=True)._accelerator_connector._layer_sync is not None, message
+
+
+def test_a_checkpoint_keeps_when_and_where_it_saved(tmp_path):
+    checkpoint = ModelCheckpoint(tmp_path)
+    assert checkpoint._save_on_train_epoch_end is None, "server_trainer.save_at_epoch_end sets it"
+    assert checkpoint._last_global_step_saved == 0, "checkpoint.AtomicCheckpoint.has_saved reads it"
+    assert checkpoint._last_checkpoint_saved == "", "checkpoint.AtomicCheckpoint sets it"
+
+
+def test_a_checkpoint_is_written_by_the_method_that_is_overridden(tmp_path):
+    written = []
+
+    class Watch(ModelCheckpoint):
+        def _save_checkpoint(self, trainer, filepath):
+            written.append(filepath)
+
+    quiet_trainer(max_epochs=1, callbacks=[Watch(tmp_path)], enable_checkpointing=True).fit(Net(), datamodule=Blobs())
+    assert written, "checkpoint.AtomicCheckpoint overrides ModelCheckpoint._save_checkpoint, which is not called"
+
+
+def test_what_was_logged_in_validation_is_known_by_name():
+    class AlsoLogs(Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            pl_module.log("fedfoo/x", 1.0)
+
+    trainer = quiet_trainer(max_epochs=1, callbacks=[AlsoLogs()])
+    trainer.fit(Net(), datamodule=Blobs())
+    assert "fedfoo/x" in trainer.callback_metrics
+    found = sorted(evaluated_metrics(trainer))
+    assert found == ["val_accuracy", "val_loss"], "server_trainer.evaluated_metrics reads val_loop._results"
+
+
+def test_tensorboards_writer_takes_protocol_buffers(tmp_path):
+    writer = TensorBoardLogger(tmp_path).experiment._get_file_writer()
+    assert hasattr(writer, "add_summary"), "tensorboard.write_summaries uses _get_file_writer().add_summary"
+    assert hasattr(writer, "add_event"), "tensorboard.mark_restart uses _get_file_writer().add_event"
+
+
+def test_a_delegate_looks_overridden():
+    wrapper = LightningModule()
+    assert not is_overridden("validation_step", wrapper)
+    wrapper.validation_step = Delegate(Net(), "validation_step")
+    assert is_overridden("validation_step", wrapper), "delegation.Delegate is recognised by its __wrapped__"
+
+
+def test_hooks_that_ran_once_do_not_look_overridden_in_a_client():
+    class Built(Net):
+        def setup(self, stage):
+            raise AssertionError("setup ran again")
+
+    client = client_copy(Built())
+    assert isinstance(client, Built)
+    assert not is_overridden("setup", client), "client_module._client_class restores LightningModule's own hooks"
+    assert is_overridden("training_step", client)
+    assert type(copy.deepcopy(client)) is type(client)
+
+
+def test_a_copied_trainer_trains_and_shares_nothing_with_its_template():
+    template = TrainerTemplate(CPU, max_epochs=2, limit_val_batches=0)
+    for _ in range(2):
+        trainer = template.copy()
+        trainer.fit(Net(), datamodule=Blobs())
+        message = "trainer.TrainerTemplate.copy relies on copy.deepcopy of a Trainer that has not run"
+        assert (trainer.current_epoch, trainer.global_step) == (2, 30), message
+        assert trainer.strategy is not template.copy().strategy, message
+        assert trainer.fit_loop.trainer is trainer, message
+        assert trainer.strategy.mean_loss is not None
+
+
+def test_callbacks_that_packages_add_to_every_trainer_do_not_reach_clients(monkeypatch):
+    from pytorch_lightning.trainer.connectors import callback_connector
+
+    monkeypatch.setattr(callback_connector, "_load_external_callbacks", lambda group: [Callback()])
+    assert quiet_trainer().callbacks
+    given = Callback()
+    trainer = TrainerTemplate(CPU, [given], max_time="00:01:00:00").copy()
+    assert [type(callback).__name__ for callback in trainer.callbacks] == ["Callback", "Timer"]
+
+
+def private_names(source: str) -> set[str]:
+    """Private attributes of other objects, and private names that are imported from elsewhere."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr):
+            if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+                found.add(node.attr)
+        elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("fl_lightning"):
+            found |= {alias.name for alias in node.names if re.match(r"_[a-z]", alias.name)}
+    return found
+
+
+#: of torch and torchmetrics, for which there is no public name
+_ALLOWED = {"_sync_dist"}
+
+
+def test_private_names_are_used_in_one_folder_only():
+    offenders = {}
+    for folder in ("fl_lightning", "callbacks"):
+        for path in sorted((REPOSITORY / folder).rglob("*.py")):
+            if "_lightning" in path.relative_to(REPOSITORY / folder).parts:
+                continue
+            if names := private_names(path.read_text()) - _ALLOWED:
+                offenders[str(path.relative_to(REPOSITORY))] = names
+    assert offenders == {}
