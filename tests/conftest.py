@@ -1,18 +1,19 @@
+"""Fixtures. Heavy imports are inside, because pytest-xdist's controller loads this file and runs no test."""
+
 import os
 
 import numpy as np
 import pytest
-import torch
-from pytorch_lightning import seed_everything
 
-from fl_lightning.cli.main import main
 from tests.runs import write_config
-from tests.toys import blobs
 
 
 @pytest.fixture(autouse=True)
 def _reproducible(monkeypatch: pytest.MonkeyPatch):
     """One thread, so that sums do not depend on the machine; a seed; no seed left in the environment."""
+    import torch
+    from pytorch_lightning import seed_everything
+
     torch.set_num_threads(1)
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")
     seed_everything(0, verbose=False)
@@ -27,12 +28,16 @@ def generator() -> np.random.Generator:
 
 @pytest.fixture
 def data():
+    from tests.toys import blobs
+
     return blobs()
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
     """Runs the command in an empty folder; gives its exit code and what it printed."""
+    from fl_lightning.cli.main import main
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["fl-lightning"])
     write_config(tmp_path / "run.yaml", trainer={"max_epochs": 2})

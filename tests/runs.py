@@ -1,14 +1,18 @@
 """Runs of the command line in processes of their own."""
 
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
 import yaml
-from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -43,34 +47,57 @@ def write_config(path: Path, **changes) -> Path:
     return path
 
 
-def fl_lightning(*arguments: object, timeout: int = 240) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PL_")}
-    return subprocess.run(
-        [sys.executable, "-m", "fl_lightning.cli.main", *map(str, arguments)],
-        cwd=REPOSITORY,
-        env=environment | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        preexec_fn=_heed_interrupts,
-    )
+@dataclass
+class Finished:
+    """How a command ended, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def _heed_interrupts() -> None:
-    """A shell starts background jobs with SIGINT ignored, and children inherit that."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+def fl_lightning(*arguments: object, timeout: int = 240) -> Finished:
+    """Run the command in a process of its own. It is forked, because a new one would import Lightning for 8 seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, name) for name in ("stdout", "stderr")]
+        process = multiprocessing.get_context("fork").Process(target=_command, args=(files, list(map(str, arguments))))
+        process.start()
+        process.join(timeout)
+        if process.is_alive():
+            process.kill()
+            raise TimeoutError(f"fl-lightning {' '.join(map(str, arguments))} took more than {timeout} s")
+        assert process.exitcode is not None
+        return Finished(process.exitcode, *(file.read_text() for file in files))
 
 
-def succeeded(process: subprocess.CompletedProcess[str]) -> str:
+def _command(files: list[Path], arguments: list[str]) -> None:
+    from fl_lightning.cli.main import main
+
+    for number, file in enumerate(files, start=1):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
+    sys.stdout, sys.stderr = (open(number, "w", buffering=1) for number in (1, 2))  # noqa: SIM115
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
+    for name in [name for name in os.environ if name.startswith("PL_")]:
+        del os.environ[name]
+    os.chdir(REPOSITORY)
+    sys.argv = ["fl-lightning", *arguments]
+    main()
+
+
+def succeeded(process: Finished) -> str:
     assert process.returncode == 0, process.stdout[-2000:] + process.stderr[-4000:]
     return process.stdout
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
+def weights(run: Path) -> "dict[str, Tensor]":
+    import torch
+
     return torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
 
 
 def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
+    from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
+
     events = EventAccumulator(str(run), size_guidance={SCALARS: 0})
     events.Reload()
     return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}

@@ -1,5 +1,8 @@
 """Two gloo processes equal one, also when a rank has nothing to do and after a resume."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from pytorch_lightning.loggers import CSVLogger
@@ -10,7 +13,7 @@ from fl_lightning.callbacks import FederatedServer
 from fl_lightning.data import ClassesPerClient, RandomClients
 from tests.aggregation.test_fedavg import GatheredMean
 from tests.callbacks.test_server import TwoModels, read_metrics
-from tests.runs import fl_lightning, scalars, succeeded, weights, write_config
+from tests.runs import REPOSITORY, scalars, weights, write_config
 from tests.toys import Net, federate
 
 
@@ -22,7 +25,7 @@ def close(first, second):
         )
 
 
-def run(aggregator: Aggregator, count: int, processes: int, **options):
+def train(aggregator: Aggregator, count: int, processes: int, **options):
     """Forked processes: they need not import torch again."""
     torch.manual_seed(0)
     distributed = {"strategy": "ddp_fork", "devices": processes} if processes > 1 else {"devices": 1}
@@ -40,8 +43,8 @@ def run(aggregator: Aggregator, count: int, processes: int, **options):
 @pytest.mark.parametrize("aggregator", [FedAvg, GatheredMean, TwoModels])
 @pytest.mark.parametrize("count", [5, 1])
 def test_two_processes_equal_one(aggregator, count, tmp_path):
-    one, _ = run(aggregator(), count, 1, rounds=3, logger=CSVLogger(tmp_path, "one"))
-    two, _ = run(aggregator(), count, 2, rounds=3, logger=CSVLogger(tmp_path, "two"))
+    one, _ = train(aggregator(), count, 1, rounds=3, logger=CSVLogger(tmp_path, "one"))
+    two, _ = train(aggregator(), count, 2, rounds=3, logger=CSVLogger(tmp_path, "two"))
     close(one, two)
     first, second = (read_metrics(CSVLogger(tmp_path, name, version=0)) for name in ("one", "two"))
     assert first.keys() == second.keys() == {0, 1, 2}
@@ -50,24 +53,42 @@ def test_two_processes_equal_one(aggregator, count, tmp_path):
 
 
 def test_two_processes_resume_what_one_began(tmp_path):
-    _, trainer = run(FedAvg(), 5, 1, rounds=2)
+    _, trainer = train(FedAvg(), 5, 1, rounds=2)
     trainer.save_checkpoint(tmp_path / "begun.ckpt")
-    whole, _ = run(FedAvg(), 5, 1, rounds=4)
-    resumed, trainer = run(FedAvg(), 5, 2, rounds=4, ckpt_path=tmp_path / "begun.ckpt")
+    whole, _ = train(FedAvg(), 5, 1, rounds=4)
+    resumed, trainer = train(FedAvg(), 5, 2, rounds=4, ckpt_path=tmp_path / "begun.ckpt")
     assert trainer.world_size == 2
     close(whole, resumed)
 
 
-def test_the_command_line_runs_on_two_processes_and_resumes(tmp_path):
+def check_command_line(command, tmp_path, strategy: str) -> None:
+    """A run on two processes that is stopped and resumed equals one on a single process."""
     config = write_config(tmp_path / "run.yaml", trainer={"max_epochs": 4, "default_root_dir": str(tmp_path / "one")})
-    succeeded(fl_lightning("fit", "--config", config))
-    two = ["--trainer.strategy", "ddp", "--trainer.devices", 2, "--trainer.default_root_dir", tmp_path / "two"]
-    succeeded(fl_lightning("fit", "--config", config, *two, "--trainer.max_epochs", 2))
-    printed = succeeded(fl_lightning("fit", "--config", config, *two, "--ckpt_path", "last"))
-    assert "resumed at round 3" in printed
+    two = ["--trainer.strategy", strategy, "--trainer.devices", 2, "--trainer.default_root_dir", tmp_path / "two"]
+    command("fit", "--config", config)
+    command("fit", "--config", config, *two, "--trainer.max_epochs", 2)
+    command("fit", "--config", config, *two, "--ckpt_path", "last")
     one, resumed = (tmp_path / name / "run" / "version_0" for name in ("one", "two"))
     close(weights(one), weights(resumed))
     first, second = scalars(one), scalars(resumed)
     assert first.keys() == second.keys()
     for tag in first:
         assert first[tag] == [(step, pytest.approx(value, rel=1e-5, abs=1e-6)) for step, value in second[tag]], tag
+
+
+def test_the_command_line_runs_on_two_processes_and_resumes(run, tmp_path):
+    def command(*arguments):
+        code, out, err = run(*arguments)
+        assert code == 0, out + err
+
+    check_command_line(command, tmp_path, "ddp_fork")
+
+
+@pytest.mark.slow
+def test_the_command_line_starts_its_second_process_itself(tmp_path):
+    def command(*arguments):
+        arguments = [sys.executable, "-m", "fl_lightning.cli", *map(str, arguments)]
+        process = subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True, timeout=240)
+        assert process.returncode == 0, process.stdout[-2000:] + process.stderr[-4000:]
+
+    check_command_line(command, tmp_path, "ddp")

@@ -105,6 +105,8 @@ PARTS = {
 }
 #: the client's half of algorithms that have no aggregator of their own
 CLIENT_CALLBACKS = {"Ditto": [Ditto(lam=0.5)]}
+#: algorithms that remember something of each client; the others never touch the store
+WITH_MEMORY = ("FedAdp", "FedDNA", "Scaffold", "FedBN", "FedMA", "FedDyn", "Ditto")
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 
@@ -187,8 +189,12 @@ def test_what_cannot_work_is_refused_before_training_with_the_reason(combination
     assert "\n" not in str(error.value)
 
 
-@each_algorithm
-@pytest.mark.parametrize("folder", [False, True])
+in_memory_or_folder = pytest.mark.parametrize(
+    ("algorithm", "folder"), [(name, False) for name in ALGORITHMS] + [(name, True) for name in WITH_MEMORY]
+)
+
+
+@in_memory_or_folder
 def test_two_processes_equal_one_with_an_odd_number_of_clients(algorithm, folder, tmp_path):
     options = {"selection": RandomClients(count=3), "partition": ClassesPerClient(7, 2), "rounds": 3}
     one, _ = run(algorithm, devices=1, folder=str(tmp_path / "one") if folder else None, **options)
@@ -215,18 +221,18 @@ def run_until_killed(round_: int, moment: str, **options) -> None:
     assert process.exitcode == -signal.SIGKILL
 
 
-@each_algorithm
-@pytest.mark.parametrize("folder", [False, True])
+@in_memory_or_folder
 def test_a_run_killed_at_three_moments_ends_as_one_that_was_not(algorithm, folder, tmp_path):
-    options = {"algorithm": algorithm, "selection": RandomClients(count=3), "rounds": 7}
+    options = {"algorithm": algorithm, "selection": RandomClients(count=3), "rounds": 5}
     whole, whole_trainer = run(folder=str(tmp_path / "whole") if folder else None, **options)
     options |= {"folder": str(tmp_path / "kept") if folder else None, "default_root_dir": tmp_path}
     run_until_killed(1, "client", **options)
     last = tmp_path / "checkpoints" / "last.ckpt"
-    run_until_killed(3, "validated", ckpt_path=last, **options)
-    run_until_killed(5, "saved", ckpt_path=last, **options)
+    run_until_killed(2, "validated", ckpt_path=last, **options)
+    run_until_killed(3, "saved", ckpt_path=last, **options)
     resumed, trainer = run(ckpt_path=last, **options)
     assert identical(whole, resumed)
+    assert bool(remembered(trainer)) == (algorithm in WITH_MEMORY)
     assert trainer.callback_metrics == whole_trainer.callback_metrics
     kept, expected = remembered(trainer), remembered(whole_trainer)
     assert kept.keys() == expected.keys()

@@ -1,6 +1,7 @@
 """Killed and resumed equals undisturbed: weights, logged metrics, cohorts."""
 
 import pytest
+import torch
 
 from tests.runs import fl_lightning, scalars, succeeded, weights, write_config
 from tests.toys import identical
@@ -45,7 +46,5 @@ def test_a_signal_ends_the_run_with_its_exit_code_and_the_last_round_is_kept(tmp
     process = fl_lightning("fit", "--config", write_config(tmp_path / "run.yaml", trainer=trainer))
     assert process.returncode == code, process.stderr
     assert "Traceback" not in process.stderr
-    import torch
-
     checkpoint = torch.load(tmp_path / "run" / "version_0" / "checkpoints" / "last.ckpt", weights_only=True)
     assert checkpoint["epoch"] == 1

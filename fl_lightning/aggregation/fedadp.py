@@ -33,7 +33,8 @@ class FedAdp(GatheredAggregator):
     def __init__(self, alpha: float = 5.0) -> None:
         if alpha < 0:
             raise MisconfigurationError(
-                f"alpha={alpha}, but a client that points elsewhere must not get more weight: set it to 0 (FedAvg) or above"
+                f"alpha={alpha}, but a client that points elsewhere must not get more weight:"
+                " set it to 0 (FedAvg) or above"
             )
         self.alpha = alpha
         self.angles: dict[int, float] = {}
@@ -65,7 +66,7 @@ class FedAdp(GatheredAggregator):
         )
 
     def _updates(self) -> Iterator[Tensor]:
-        """Yield Δ_k for one client at a time, because all at once in float64 would take twice the memory of the round."""
+        """Yield Δ_k of one client at a time, because all at once would take twice the memory of the round."""
         for item in self.received:
             yield item.state.parameters.to(self.dtype) - self.start.parameters
 

@@ -121,7 +121,10 @@ class TrainingData:
         return None
 
     def to(self, device: torch.device) -> "TrainingData":
-        """Return the data on ``device``, or unchanged if it is not held as tensors or exceeds half of the free memory."""
+        """Return the data on ``device``.
+
+        It stays where it is if it is not held as tensors or needs more than half of the free memory there.
+        """
         tensors = self.tensors
         if tensors is None or device.type == "cpu" or not _fits(tensors, device):
             return self

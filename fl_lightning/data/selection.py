@@ -61,7 +61,7 @@ class _FixedSize(Selection):
 
 
 class RandomClients(_FixedSize):
-    """A random selection of m clients, drawn anew in every round. All clients are equally likely.
+    """A random selection of m clients, drawn again in every round. All clients are equally likely.
 
     Args:
         fraction: C, the fraction of the K clients that takes part: m = max(round(C · K), 1). Set this or ``count``.

@@ -41,7 +41,7 @@ class Classifier(LightningModule):
         top_k: int | None = None,
     ) -> None:
         super().__init__()
-        # The command line passes descriptions of net and optimiser to save; objects do not belong in a checkpoint.
+        # The command line saves descriptions of net and optimiser. The objects do not belong in a checkpoint.
         self.save_hyperparameters(ignore=[] if made_by_command_line() else ["net", "optimizer", "lr_scheduler"])
         self.net = with_normalisation(net, normalisation)
         self.num_classes = num_classes

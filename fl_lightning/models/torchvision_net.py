@@ -22,8 +22,8 @@ class TorchvisionNet(nn.Module):
 
     Args:
         name: torchvision's name of the network: ``resnet18``, ``resnet50``, ``densenet121``, ``mobilenet_v2``, ...
-        num_classes: width of the last layer. The layer is initialised anew if ``weights`` have another number of
-            classes.
+        num_classes: width of the last layer. If ``weights`` have another number of classes, the layer keeps its random
+            initialisation.
         cifar_stem: whether the first layers shrink images four times less, for small images. A ResNet or DenseNet then
             begins with a 3 × 3 convolution without stride and without pooling; in a MobileNetV2, the first two strides
             of 2 become 1.
@@ -31,7 +31,7 @@ class TorchvisionNet(nn.Module):
             of a ``.pth`` file with a state dict.
     """
 
-    # There is no wrapper, because it would change torchvision's names of the tensors.
+    # A wrapper module would change the names of torchvision's tensors.
     def __new__(  # type: ignore[misc]
         cls, name: str, num_classes: int = 10, cifar_stem: bool = False, weights: str | None = None
     ) -> nn.Module:
@@ -51,7 +51,7 @@ class TorchvisionNet(nn.Module):
                 problem = shorten(str(error).split(":", 1)[1], 200)
                 raise MisconfigurationError(
                     f"weights={weights} do not fit {name} with cifar_stem={str(cifar_stem).lower()} ({problem}):"
-                    " change cifar_stem, or set weights to others"
+                    " change cifar_stem, or use other weights"
                 ) from error
         return net
 

@@ -18,8 +18,8 @@ from fl_lightning.transforms.base import UploadTransform
 class BernoulliMask(UploadTransform):
     """A client uploads Δ ⊙ R, with one random 0/1 mask R over the parameters for the whole run, and all statistics.
 
-    The mask follows from the run's seed and the client's number, so it is neither stored nor sent: only the kept entries
-    go over the wire.
+    The mask follows from the run's seed and the client's number, so it is neither stored nor sent. Only the kept
+    entries go over the wire.
 
     Args:
         keep: P, the probability that an entry is kept. 1 changes nothing.

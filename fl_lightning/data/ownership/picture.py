@@ -1,4 +1,4 @@
-"""A picture that shows which client owns what: classes over clients, with the clients' sizes above."""
+"""A picture that shows which client owns what: clients from left to right, classes upwards, and sizes above them."""
 
 import textwrap
 
@@ -117,7 +117,7 @@ def _draw_bubbles(figure: Figure, axes: Axes, ownership: Ownership) -> None:
 def _draw_map(figure: Figure, axes: Axes, ownership: Ownership) -> None:
     """Draw each class's share of each client's data.
 
-    Many clients are sorted by their two main classes, because the map would look like noise in their own order.
+    Many clients are sorted by their two most frequent classes; otherwise the map would look like noise.
     """
     counts = ownership.counts
     assert counts is not None

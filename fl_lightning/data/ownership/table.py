@@ -13,7 +13,7 @@ _QUANTILES = {"min": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "max": 1.0}
 
 
 def partition_table(ownership: Ownership, width: int) -> str:
-    """Return a table, at most ``width`` characters wide, with one row per client and one column per class that fits."""
+    """Return a table with one row per client and one column per class, as far as ``width`` characters allow."""
     counts = ownership.counts
     numbers = ownership.sizes[:, None]
     header = ["client", "samples"]

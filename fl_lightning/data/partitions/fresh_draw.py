@@ -15,7 +15,7 @@ from fl_lightning.data.partitions.grouping import samples_by_class
 
 
 class FreshDraw(RedrawnPartition):
-    """A partition in which every client draws a few samples of every class anew in every round.
+    """A partition in which every client draws a few new samples of every class in every round.
 
     Clients draw independently of each other. For each client and class, the number of samples is drawn uniformly from
     ``low`` to ``high``. A client never has a sample twice in the same round, but two clients may draw the same sample.

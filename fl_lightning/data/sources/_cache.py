@@ -16,7 +16,7 @@ Tensors = dict[str, Tensor]
 
 
 def cached(folder: Path, name: str, fingerprint: str, make: Callable[[], Tensors]) -> Tensors:
-    """Return the result of ``make``, from the cache if that was made from the same files.
+    """Return the result of ``make``, from the cache if the cache was made from the same files.
 
     A broken cache is made again. The file appears in one step, so several processes may call this at the same time.
 
@@ -49,7 +49,7 @@ def fingerprint_of(version: str, files: Iterable[str], folder: Path) -> str:
     Args:
         version: version of the code that reads the files.
         files: paths of the files.
-        folder: folder above the files, which does not count: data that is moved keeps its fingerprint.
+        folder: folder above the files. Its own path does not count, so moved data keeps its fingerprint.
     """
     stats = ((file.removeprefix(str(folder)), os.stat(file)) for file in files)
     return _digest([version, *(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats)])

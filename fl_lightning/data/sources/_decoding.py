@@ -22,8 +22,8 @@ def decode(paths: Sequence[str], image_size: int | None = None) -> Tensor:
 
     Args:
         paths: paths of the files.
-        image_size: size that the shorter side is resized to, before the middle is cropped to a square. Without it, all
-            images must have the same size.
+        image_size: height and width of the images: the shorter side is resized to it and the middle is cropped. Without
+            it, all images must have the same size.
     """
     _, height, width = _read(paths[0], image_size).shape
     images = np.empty((len(paths), 3, height, width), dtype=np.uint8)

@@ -36,7 +36,7 @@ def tokenise(text: str) -> list[str]:
 
 @dataclass
 class TokenisedTexts:
-    """Texts as numbers in the list of all their words, from which any vocabulary and length can be made quickly.
+    """Texts as numbers in one list of words. They can be encoded quickly for any vocabulary and length.
 
     Args:
         words: all words, in the order of their first occurrence.

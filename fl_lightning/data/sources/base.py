@@ -28,8 +28,8 @@ class TensorSource(LightningDataModule, ABC):
 
     Args:
         batch_size: samples per training batch.
-        train_fraction: fraction of the official training samples that is used.
-        validation_fraction: fraction of those that is held out for validation before the rest is divided among the
+        train_fraction: fraction of the official training samples to use.
+        validation_fraction: fraction of those samples to hold out for validation, before the rest is divided among the
             clients; 0 validates on the test set.
     """
 
@@ -42,7 +42,7 @@ class TensorSource(LightningDataModule, ABC):
             raise MisconfigurationError(f"batch_size={batch_size}: set data.source.init_args.batch_size to 1 or more")
         if not 0 < train_fraction <= 1:
             raise MisconfigurationError(
-                f"train_fraction={train_fraction}, but it is the fraction of the training samples that is used:"
+                f"train_fraction={train_fraction}, but it is the fraction of the training samples to use:"
                 " set data.source.init_args.train_fraction in (0, 1]"
             )
         if not 0 <= validation_fraction < 1:

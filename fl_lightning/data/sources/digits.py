@@ -9,14 +9,14 @@ from fl_lightning.data.sources.base import Parts, TensorSource, hold_out
 
 
 class Digits(TensorSource):
-    """1,797 handwritten digits of 8 × 8 pixels in ten classes. A stratified fifth of them is the test set.
+    """1,797 handwritten digits with 8 × 8 pixels in ten classes. A stratified fifth of them is the test set.
 
     Alpaydin, Kaynak. Optical Recognition of Handwritten Digits. UCI Machine Learning Repository, 1998.
 
     Args:
         batch_size: samples per training batch.
-        train_fraction: fraction of the 1,437 training samples that is used.
-        validation_fraction: fraction of those that is held out for validation before the rest is divided among the
+        train_fraction: fraction of the 1,437 training samples to use.
+        validation_fraction: fraction of those samples to hold out for validation, before the rest is divided among the
             clients; 0 validates on the test set.
     """
 
@@ -24,7 +24,7 @@ class Digits(TensorSource):
         super().__init__(batch_size, train_fraction, validation_fraction)
 
     def load(self) -> Parts:
-        """Return 1,437 training and 360 test digits, before the validation split. The test set is always the same."""
+        """Split off the test set, which is always the same, and normalise by the statistics of the training digits."""
         images, labels = load_digits(return_X_y=True)
         parts = train_test_split(images.reshape(-1, 1, 8, 8), labels, test_size=0.2, random_state=0, stratify=labels)
         train_x, test_x, train_y, test_y = (torch.from_numpy(part) for part in parts)

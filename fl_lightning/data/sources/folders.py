@@ -23,12 +23,12 @@ class Folders(ImageSource):
     Args:
         root: folder that holds the data.
         batch_size: samples per training batch.
-        image_size: size that the shorter side of every image is resized to, before the middle is cropped to a square.
-            Needed if the images differ in size.
+        image_size: height and width of the images: the shorter side is resized to it and the middle is cropped. Needed
+            if the images differ in size.
         mean: mean of each channel, for the normalisation; by default, that of the training images.
         std: standard deviation of each channel; by default, that of the training images.
-        train_fraction: fraction of the training samples that is used.
-        validation_fraction: fraction of those that is held out for validation before the rest is divided among the
+        train_fraction: fraction of the training samples to use.
+        validation_fraction: fraction of those samples to hold out for validation, before the rest is divided among the
             clients; 0 validates on the test set.
         augment: whether training images are shifted by up to 4 pixels and flipped at random.
     """
@@ -66,7 +66,7 @@ class Folders(ImageSource):
 
     @abstractmethod
     def samples(self) -> tuple[list[Sample], list[Sample]]:
-        """Return the files of the training and test parts. ``classes`` is set afterwards."""
+        """Return the files of the training and test parts, and set ``classes``."""
 
     def prepare_data(self) -> None:
         """Decode the files into the cache. Lightning calls this in one process; the others read the cache."""
@@ -162,9 +162,9 @@ def _decoded(paths: list[str], train: int, image_size: int | None) -> Tensors:
 
 
 def statistics(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and standard deviation of each channel, with 1 as the brightest value.
+    """Return the mean and standard deviation of each channel, for pixel values from 0 to 1.
 
-    They are exact, because they are computed from histograms. A constant channel has the deviation 1.
+    They are exact, because they are computed from histograms. The deviation of a constant channel is 1 instead of 0.
     """
     histograms = [torch.bincount(channel.flatten(), minlength=256) for channel in images.unbind(1)]
     shares = torch.stack(histograms).double() / (images.numel() / images.shape[1])

@@ -22,13 +22,13 @@ class ImageSource(TensorSource):
 
     Args:
         batch_size: samples per training batch.
-        train_fraction: fraction of the official training samples that is used.
-        validation_fraction: fraction of those that is held out for validation before the rest is divided among the
+        train_fraction: fraction of the official training samples to use.
+        validation_fraction: fraction of those samples to hold out for validation, before the rest is divided among the
             clients; 0 validates on the test set.
         augment: whether training images are shifted by up to 4 pixels and flipped at random.
     """
 
-    #: Mean and standard deviation of each channel, for the normalisation. The brightest value is 1.
+    #: Mean and standard deviation of each channel, for pixel values from 0 to 1. They are used for the normalisation.
     channel_mean: tuple[float, ...]
     channel_std: tuple[float, ...]
 
@@ -44,7 +44,10 @@ class ImageSource(TensorSource):
 
     @abstractmethod
     def read(self) -> tuple[TensorDataset, TensorDataset]:
-        """Return the official training and test parts. ``channel_mean`` and ``channel_std`` are set afterwards."""
+        """Return the official training and test parts.
+
+        A class that does not define ``channel_mean`` and ``channel_std`` sets them here.
+        """
 
     def load(self) -> Parts:
         """Read the official parts and hold out the validation part."""

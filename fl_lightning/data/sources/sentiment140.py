@@ -33,11 +33,11 @@ class Sentiment140(TensorSource):
     Args:
         root: folder that holds the folder ``sentiment140`` with the CSV file.
         batch_size: samples per training batch.
-        vocabulary_size: number of word numbers, including padding and unknown. The others stand for the most frequent
-            words of the training part.
-        max_length: number of words per tweet; further words are dropped.
-        train_fraction: fraction of the training samples, four fifths of all tweets, that is used.
-        validation_fraction: fraction of those that is held out for validation before the rest is divided among the
+        vocabulary_size: size of the vocabulary, including padding and unknown words. The most frequent words of the
+            training part fill the rest.
+        max_length: maximum number of words per tweet; further words are dropped.
+        train_fraction: fraction of the training samples to use; they are four fifths of all tweets.
+        validation_fraction: fraction of those samples to hold out for validation, before the rest is divided among the
             clients; 0 validates on the test set.
     """
 
@@ -56,7 +56,7 @@ class Sentiment140(TensorSource):
         super().__init__(batch_size, train_fraction, validation_fraction)
         if vocabulary_size <= len(RESERVED):
             raise MisconfigurationError(
-                f"vocabulary_size={vocabulary_size}, but padding and unknown take {len(RESERVED)} of them:"
+                f"vocabulary_size={vocabulary_size}, but padding and unknown words take {len(RESERVED)} entries:"
                 f" set data.source.init_args.vocabulary_size to {len(RESERVED) + 1} or more"
             )
         if max_length < 1:
@@ -78,9 +78,8 @@ class Sentiment140(TensorSource):
         """Split the tweets and encode them. Only words of the training part enter the vocabulary."""
         if not self.file.is_file():
             raise MisconfigurationError(
-                f"Sentiment140 is missing, because there is no file {self.file}: set data.source.init_args.root to the"
-                " folder above sentiment140, or put the CSV file from http://help.sentiment140.com (on Kaggle:"
-                " kazanova/sentiment140) there"
+                f"there is no file {self.file}: set data.source.init_args.root to the folder above sentiment140,"
+                " or put the CSV file from http://help.sentiment140.com (on Kaggle: kazanova/sentiment140) there"
             )
         content = cached(
             self.file.parent, "tweets", fingerprint_of("tweets 1", [str(self.file)], self.file.parent), self._tokenised

@@ -23,13 +23,13 @@ class Downloadable(ImageSource):
         root: folder that holds torchvision's data sets.
         batch_size: samples per training batch.
         download: whether to download the data if it is missing.
-        train_fraction: fraction of the official training samples that is used.
-        validation_fraction: fraction of those that is held out for validation before the rest is divided among the
+        train_fraction: fraction of the official training samples to use.
+        validation_fraction: fraction of those samples to hold out for validation, before the rest is divided among the
             clients; 0 validates on the test set.
         augment: whether training images are shifted by up to 4 pixels and flipped at random.
     """
 
-    #: Another way to get the files, which is appended to error messages.
+    #: Another way to get the files, appended to error messages.
     alternative = ""
 
     def __init__(
@@ -81,13 +81,13 @@ class Downloadable(ImageSource):
 
 
 class MNIST(Downloadable):
-    """70,000 handwritten digits of 28 × 28 pixels in ten classes. 10,000 of them are the test set.
+    """70,000 handwritten digits with 28 × 28 pixels in ten classes. 10,000 of them are the test set.
 
     LeCun, Bottou, Bengio, Haffner. Gradient-Based Learning Applied to Document Recognition. 1998.
     """
 
     channel_mean, channel_std = (0.1307,), (0.3081,)
-    #: torchvision's class, which downloads the files to a folder of its name.
+    #: The class of torchvision that downloads the files, to a folder of the same name.
     torchvision_class: type[torchvision.datasets.MNIST] = torchvision.datasets.MNIST
     #: Further folders that may hold the files.
     other_folders: tuple[Path, ...] = ()
@@ -129,7 +129,7 @@ def _read_pair(images_file: Path, labels_file: Path) -> TensorDataset:
 
 
 class FashionMNIST(MNIST):
-    """70,000 pictures of clothes, of 28 × 28 pixels, in ten classes. 10,000 of them are the test set.
+    """70,000 pictures of clothes with 28 × 28 pixels in ten classes. 10,000 of them are the test set.
 
     Xiao, Rasul, Vollgraf. Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms. 2017.
     """
@@ -141,7 +141,7 @@ class FashionMNIST(MNIST):
 
 
 class CIFAR10(Downloadable):
-    """60,000 colour photographs of 32 × 32 pixels in ten classes. 10,000 of them are the test set.
+    """60,000 colour photographs with 32 × 32 pixels in ten classes. 10,000 of them are the test set.
 
     Krizhevsky. Learning Multiple Layers of Features from Tiny Images. 2009.
     """
