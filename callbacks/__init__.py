@@ -13,7 +13,7 @@ from fl_lightning.callbacks.round_callback import RoundCallback, log_round
 from fl_lightning.callbacks.run.checkpoint import LastRound
 from fl_lightning.callbacks.run.hparams import HyperParameters
 from fl_lightning.callbacks.run.layout import TensorBoardLayout
-from fl_lightning.callbacks.run.partition import PartitionPicture
+from fl_lightning.callbacks.run.partition_picture import PartitionPicture
 from fl_lightning.callbacks.run.progress import RoundProgressBar
 from fl_lightning.callbacks.run.summary import RunSummary
 from fl_lightning.callbacks.server import FederatedServer

@@ -9,7 +9,7 @@ from fl_lightning._lightning.tensorboard import tensorboard_loggers
 from fl_lightning.callbacks.run.checkpoint import LastRound
 from fl_lightning.callbacks.run.hparams import HyperParameters
 from fl_lightning.callbacks.run.layout import TensorBoardLayout
-from fl_lightning.callbacks.run.partition import PartitionPicture
+from fl_lightning.callbacks.run.partition_picture import PartitionPicture
 from fl_lightning.callbacks.run.progress import RoundProgressBar
 from fl_lightning.core.errors import MisconfigurationError
 
