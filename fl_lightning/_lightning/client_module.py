@@ -1,10 +1,11 @@
 """A user's module in the role of a client."""
 
 import copy
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from pytorch_lightning import LightningModule
+from torch import nn
 from torchmetrics import Metric
 
 # These ran once, on the global model. A second `setup` could build a layer anew, and `configure_callbacks` would write
@@ -17,8 +18,10 @@ def client_copy(module: LightningModule) -> LightningModule:
 
     Its metrics are the client's own, even where ranks could exchange theirs.
     """
-    trainer = module._trainer
-    client = copy.deepcopy(module, memo={} if trainer is None else {id(trainer): None})
+    memo: dict[int, Any] = {id(value): value for value in shared_callables(module)}
+    if module._trainer is not None:
+        memo[id(module._trainer)] = None
+    client = copy.deepcopy(module, memo)
     client._metric_attributes = None  # Lightning's record of which attribute holds which metric of the original
     for layer in client.modules():
         if isinstance(layer, Metric):
@@ -27,11 +30,23 @@ def client_copy(module: LightningModule) -> LightningModule:
     return client
 
 
+def shared_callables(module: nn.Module) -> list[partial]:
+    """Return the attributes that clients share because they cannot change them.
+
+    The command line gives a module its optimiser as a partial that leads to the parser, the server and all data.
+    """
+    return [value for layer in module.modules() for value in vars(layer).values() if isinstance(value, partial)]
+
+
 @cache
 def _client_class(module_class: type[LightningModule]) -> type[LightningModule]:
     """Derive the class of a client's module; to Lightning, the hooks look as if they were not overridden."""
     hooks = {name: getattr(LightningModule, name) for name in _RUN_ONCE}
-    names = {"__module__": module_class.__module__, "__qualname__": module_class.__qualname__}
+    # As a local class it is not found beside the user's own when the command line looks up a short name.
+    names = {
+        "__module__": module_class.__module__,
+        "__qualname__": f"_client_class.<locals>.{module_class.__qualname__}",
+    }
     return type(module_class.__name__, (_FastAttributes, module_class), {**hooks, **names})
 
 

@@ -82,7 +82,3 @@ def _silence_lightning() -> None:
     rank_zero = logging.getLogger("pytorch_lightning.utilities.rank_zero")
     rank_zero.addFilter(lambda record: not re.match("💡 Tip|TPU available|`Trainer.fit` stopped", record.getMessage()))
     logging.getLogger("lightning_fabric.utilities.seed").setLevel(logging.WARNING)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics import Metric, MetricCollection
 
-from fl_lightning._lightning.client_module import client_copy
+from fl_lightning._lightning.client_module import client_copy, shared_callables
 from fl_lightning.core.errors import MisconfigurationError
 
 
@@ -36,7 +36,8 @@ class ClientModel:
         self._tensors = self._pristine.state_dict(keep_vars=True)
         self._requires_grad = {n: t.requires_grad for n, t in self._tensors.items() if isinstance(t, nn.Parameter)}
         self._metrics = [layer for layer in self._pristine.modules() if isinstance(layer, Metric | MetricCollection)]
-        self._shared = {id(item): item for item in [*self._tensors.values(), *self._metrics]}
+        shared = [*self._tensors.values(), *self._metrics, *shared_callables(self._pristine)]
+        self._shared = {id(item): item for item in shared}
         self.has_batch_norm = any(isinstance(layer, _BatchNorm) for layer in module.modules())
 
     def reset(self, state: Mapping[str, Tensor]) -> LightningModule:

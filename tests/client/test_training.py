@@ -1,3 +1,4 @@
+import functools
 import random
 
 import numpy as np
@@ -7,11 +8,11 @@ from pytorch_lightning import Callback
 from torchmetrics import MeanMetric
 
 from fl_lightning import FederatedDataModule, LocalTraining
-from fl_lightning.callbacks import ClientCallback
+from fl_lightning.callbacks import ClientCallback, ClientEvaluation
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
 from fl_lightning.data import IID
-from tests.toys import Blobs, Net, blobs, identical
+from tests.toys import Blobs, Net, blobs, federate, identical
 
 
 class Leaky(Net):
@@ -236,3 +237,26 @@ def test_tied_weights_are_sent_once():
     training, round_ = prepared(Tied())
     update = next(training.train_cohort([0], round_))
     assert update.num_bytes == 4 * (36 + 6 + 6 + 24 + 4)
+
+
+def test_a_client_does_not_copy_what_its_optimiser_refers_to():
+    class Uncopyable:
+        def __call__(self, parameters, owner):
+            return torch.optim.SGD(parameters, lr=0.1)
+
+        def __deepcopy__(self, memo):
+            raise AssertionError("copied")
+
+    class Configured(Net):
+        """As the command line makes it: the optimiser is a partial that leads to everything else."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            make = Uncopyable()
+            self.optimizer = functools.partial(make, owner=make)
+
+        def configure_optimizers(self):
+            return self.optimizer(self.parameters())
+
+    federated, _ = federate(Configured(), callbacks=[ClientEvaluation()], rounds=2)
+    assert all(value.isfinite().all() for value in federated.state_dict().values())

@@ -3,8 +3,8 @@
 Duan, Li, Lu. FedDNA: Federated Learning with Decoupled Normalization-Layer Aggregation for Non-IID Data. ECML PKDD
 2021.
 
-In training BatchNorm does not read its running statistics: the parameters of a run are those of FedAvg, bit for bit.
-What differs are the statistics that are evaluated.
+BatchNorm does not read its running statistics during training, so with BatchNorm a run has FedAvg's parameters, bit
+for bit. Only the statistics that evaluation reads differ.
 """
 
 from typing import Any
@@ -22,21 +22,22 @@ from fl_lightning.core.state import StateDict, StateLayout
 
 
 class FedDNA(GatheredAggregator):
-    """Parameters as in FedAvg; statistics by importance: each client keeps γ_k of its own (algorithm 1).
+    """Averages parameters like FedAvg, and statistics by importance: client k keeps a share γ_k of its own (algorithm 1).
 
-    Statistics are the running means and variances of BatchNorm; in a model without any, bias and weight of LayerNorm
-    take their place. Each client gets statistics of its own back (:meth:`personal_state`), the served model has them
-    pooled. A client that was not selected keeps what it had; one that never was starts from the served ones.
+    Statistics are the running means and variances of BatchNorm. In a model without BatchNorm, the bias and weight of
+    LayerNorm take their place. Each client gets its own statistics back (:meth:`personal_state`); the served model has
+    the pooled ones. A client that was not selected keeps its statistics; one that has never been selected starts from
+    the served ones.
 
     Args:
-        steps: at most so many training steps of the VAE and of f, in turn, a round.
-        latent: dimensions in which a client is compared with the others.
-        hidden: units of the VAE's hidden layers.
-        lr: the VAE's learning rate.
-        importance_lr: that of f, which gives γ.
+        steps: maximum number of training steps per round, each of which trains the VAE and then f.
+        latent: number of dimensions in which a client is compared with the others.
+        hidden: number of units in the hidden layers of the VAE.
+        lr: learning rate of the VAE.
+        importance_lr: learning rate of f, the network that computes γ.
 
     Attributes:
-        gammas: γ_k of the last round, by client: 1 keeps its own statistics, 0 takes those of the others.
+        gammas: γ_k of the last round, by client; 1 keeps the client's own statistics, 0 takes those of the others.
     """
 
     def __init__(
@@ -45,14 +46,14 @@ class FedDNA(GatheredAggregator):
         given = {"steps": steps, "latent": latent, "hidden": hidden, "lr": lr, "importance_lr": importance_lr}
         for name, value in given.items():
             if value <= 0:
-                raise MisconfigurationError(f"{name}={value}, but nothing is learned with that: set it above 0")
+                raise MisconfigurationError(f"{name}={value}, but FedDNA then learns nothing: set {name} of FedDNA above 0")
         self.steps = steps
         self.latent = latent
         self.hidden = hidden
         self.lr = lr
         self.importance_lr = importance_lr
         self.gammas: dict[int, float] = {}
-        #: VAE and f; None before the first round. They are built from it in every round, not in a resumed one alone.
+        #: weights of the VAE and f, None before the first round; every round, resumed or not, builds the networks from it
         self._learned: StateDict | None = None
 
     def prepare(self, model: nn.Module, federation: Federation) -> None:
@@ -68,7 +69,7 @@ class FedDNA(GatheredAggregator):
         sizes = self.sizes
         own = self._received_statistics()
         gammas = self._weigh(own, sizes)  # eq. 5
-        new = moved(own, twins(own, sizes), gammas)  # eq. 4, once: within `repeat` it would compound
+        new = moved(own, twins(own, sizes), gammas)  # eq. 4, applied once: inside `repeat` it would compound
         for client, mean, var in zip(clients, *new, strict=True):
             self.memory.put(client, self._entries(mean, var))
         self.gammas = dict(zip(clients, gammas.tolist(), strict=True))
@@ -94,10 +95,10 @@ class FedDNA(GatheredAggregator):
         self._learned = state_dict["learned"]
 
     def _weigh(self, own: Statistics, sizes: Tensor) -> Tensor:
-        """γ_k, with nets that have learned from this round too; one client alone keeps its own statistics."""
+        """Train the networks on this round and return γ_k; a single client keeps its own statistics."""
         if len(sizes) == 1:
             return torch.ones_like(sizes)
-        # The server may compute in 16 bits, a caller without gradients.
+        # The server may run under 16-bit autocast, and a caller may have switched gradients off.
         with torch.autocast(self.device.type, enabled=False), torch.enable_grad():
             learner = self._learner(entries=own.mean.shape[1] + own.var.shape[1])
             generator = torch.Generator().manual_seed(seed_for("feddna", self.seed, self.round.number))
@@ -123,14 +124,14 @@ class FedDNA(GatheredAggregator):
         return Statistics(torch.stack(means).to(self.dtype), torch.stack(variances).to(self.dtype))
 
     def _entries(self, mean: Tensor, var: Tensor) -> StateDict:
-        """A row of statistics as entries of the model's state."""
+        """Return one row of statistics as entries of the model's state."""
         values = self.layout.split(self._means, mean) | self.layout.split(self._variances, var)
         entries = {name: value.to(self.start_state[name].dtype, copy=True) for name, value in values.items()}
         return entries | {alias: entries[name] for alias, name in self.layout.aliases.items() if name in entries}
 
 
 def statistics_entries(model: nn.Module, layout: StateLayout) -> tuple[list[str], list[str]]:
-    """The names of a model's means and of its variances: BatchNorm's if it has any, or else their stand-ins."""
+    """Return the names of a model's means and variances: BatchNorm's, or else LayerNorm's bias and weight."""
     batch_norm = (_BatchNorm, "running_mean", "running_var", layout.statistics)
     layer_norm = (nn.LayerNorm, "bias", "weight", layout.parameters)
     for kind, mean, var, there in (batch_norm, layer_norm):

@@ -1,8 +1,9 @@
 """The importance weights of FedDNA: how much of its own statistics each client keeps.
 
 Duan, Li, Lu. FedDNA: Federated Learning with Decoupled Normalization-Layer Aggregation for Non-IID Data. ECML PKDD
-2021.
-Eq. 2 and 4-11, on tensors alone; the federation is in ``feddna.py``.
+2021 (eq. 2 and 4-11).
+
+This module knows tensors only; the aggregator is in :mod:`fl_lightning.aggregation.feddna.aggregator`.
 """
 
 from typing import NamedTuple
@@ -11,17 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-_EPSILON = 1e-5  # BatchNorm's own: a channel that does not vary has a scale too
+_EPSILON = 1e-5  # BatchNorm's default; gives a constant channel a scale above 0
 _LOG_VAR_LIMIT = 8.0
-_INPUT_LIMIT = 1e4  # reached by dead channels only; the gradient's square must fit into float32
+_INPUT_LIMIT = 1e4  # only dead channels reach it; the squared gradient must fit into float32
 _PATIENCE, _TOLERANCE = 10, 1e-3
 
 
 class Statistics(NamedTuple):
-    """Means and variances of the normalisation layers: a row a client, a column an entry.
+    """Means and variances of the normalisation layers, one row per client and one column per entry.
 
-    A LayerNorm keeps none: there the affine bias plays the mean and the affine weight the variance. As a weight may be
-    negative, roots and logarithms are taken of its absolute value.
+    LayerNorm keeps no statistics, so its bias stands in for the mean and its weight for the variance. Because a weight
+    may be negative, roots and logarithms are taken of its absolute value.
     """
 
     mean: Tensor
@@ -29,14 +30,14 @@ class Statistics(NamedTuple):
 
 
 def pooled(statistics: Statistics, sizes: Tensor) -> Statistics:
-    """One row for all clients (end of section 3.2): the plain mean, and Σ (n_k - 1) var_k / (Σ n_k - m)."""
+    """Return one row for all clients (end of section 3.2): the plain mean, and Σ (n_k - 1) var_k / (Σ n_k - m)."""
     return _pool(statistics, sizes, torch.ones_like(sizes)[None])
 
 
 def twins(statistics: Statistics, sizes: Tensor) -> Statistics:
-    """Row k pools all clients but k, the sums of eq. 4; a client alone is its own twin.
+    """Pool all clients but k in row k, as in the sums of eq. 4; a single client is its own twin.
 
-    With the printed denominator |x| - K - 1 the weights of the variances would not sum to 1.
+    With the paper's denominator |x| - K - 1, the weights of the variances would not sum to 1.
     """
     if len(sizes) == 1:
         return statistics
@@ -44,15 +45,15 @@ def twins(statistics: Statistics, sizes: Tensor) -> Statistics:
 
 
 def moved(own: Statistics, others: Statistics, gammas: Tensor) -> Statistics:
-    """Eq. 4: s_k ← γ_k s_k + (1 - γ_k) s_-k."""
+    """Move each client towards its twin by eq. 4: s_k ← γ_k s_k + (1 - γ_k) s_-k."""
     keep = gammas[:, None].to(own.mean.dtype)
     return Statistics(keep * own.mean + (1 - keep) * others.mean, keep * own.var + (1 - keep) * others.var)
 
 
 def standardised(statistics: Statistics, centre: Statistics) -> Tensor:
-    """What the VAE sees: how far from ``centre``, measured with the scale of each channel.
+    """Return the VAE's input: how far each client is from ``centre``, in units of each channel's scale.
 
-    Measured with the spread over the clients, rounding errors would become large once the clients agree.
+    In units of the spread over the clients, rounding errors would become large once the clients agree.
     """
     scale = centre.var.abs() + _EPSILON
     mean = (statistics.mean - centre.mean) / scale.sqrt()
@@ -61,31 +62,31 @@ def standardised(statistics: Statistics, centre: Statistics) -> Tensor:
 
 
 def spread(statistics: Statistics, sizes: Tensor) -> float:
-    """How much clients differ: the mean over the entries of the standard deviation of the standardised means."""
+    """Return how much clients differ: the standard deviation of their standardised means, averaged over the entries."""
     means = standardised(statistics, pooled(statistics, sizes))[:, : statistics.mean.shape[1]]
     return float(means.std(dim=0, correction=0).mean())
 
 
 class Gaussian(NamedTuple):
-    """Diagonal Gaussians: a row a client, a column a latent dimension."""
+    """Diagonal Gaussians, one row per client and one column per latent dimension."""
 
     mean: Tensor
     log_var: Tensor
 
 
 def divergence(p: Gaussian, q: Gaussian) -> Tensor:
-    """KL(p ‖ q) of every latent dimension; rounding must not make it negative."""
+    """Return KL(p ‖ q) of every latent dimension, clamped because rounding could make it negative."""
     squares = p.log_var.exp() + (p.mean - q.mean) ** 2
     return (0.5 * (q.log_var - p.log_var + squares / q.log_var.exp() - 1)).clamp(min=0)
 
 
 class VAE(nn.Module):
-    """Turns statistics into Gaussians of few dimensions, in which twins are compared (section 4.2).
+    """Encodes statistics as Gaussians of few dimensions, in which twins are compared (section 4.2).
 
     Args:
-        entries: how many statistics a client has, means and variances together.
-        latent: dimensions of z.
-        hidden: units between the two.
+        entries: number of statistics per client, means and variances together.
+        latent: number of dimensions of z.
+        hidden: number of units in the hidden layers.
     """
 
     def __init__(self, entries: int, latent: int, hidden: int) -> None:
@@ -94,12 +95,15 @@ class VAE(nn.Module):
         self.decoder = nn.Sequential(nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, entries))
 
     def encode(self, inputs: Tensor) -> Gaussian:
-        """q_φ(z | w̃) of every row."""
+        """Return q_φ(z | w̃) for every row."""
         mean, log_var = self.encoder(inputs).chunk(2, dim=1)
         return Gaussian(mean, log_var.clamp(-_LOG_VAR_LIMIT, _LOG_VAR_LIMIT))
 
     def loss(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
-        """The negative ELBO (eq. 11). The squares are summed: beside their mean the KL would collapse the posterior."""
+        """Return the negative ELBO (eq. 11).
+
+        The squared errors are summed, because next to their mean the KL term would collapse the posterior.
+        """
         posterior = self.encode(inputs)
         prior = Gaussian(torch.zeros_like(posterior.mean), torch.zeros_like(posterior.log_var))
         noise = torch.randn(posterior.mean.shape, generator=generator).to(inputs.device)
@@ -108,27 +112,27 @@ class VAE(nn.Module):
 
 
 class Importance(nn.Sequential):
-    """f of eq. 5: from the divergence of a client and its twin to the client's γ in (0, 1).
+    """f of eq. 5: maps the divergence between a client and its twin to the client's γ in (0, 1).
 
     Args:
-        latent: dimensions of the divergence.
+        latent: number of dimensions of the divergence.
     """
 
     def __init__(self, latent: int) -> None:
         super().__init__(nn.Linear(latent, 16), nn.ReLU(), nn.Linear(16, 1), nn.Sigmoid())
 
     def forward(self, divergences: Tensor) -> Tensor:
-        """A γ a row."""
+        """Return one γ per row."""
         return super().forward(divergences.log1p()).squeeze(1)
 
 
 class ImportanceLearner(nn.Module):
-    """The players of eq. 8: the VAE tells twins apart, f moves them together.
+    """The two players of eq. 8: the VAE tells twins apart, f moves them together.
 
     Args:
-        entries: how many statistics a client has, means and variances together.
-        latent: dimensions of z.
-        hidden: units of the VAE's hidden layers.
+        entries: number of statistics per client, means and variances together.
+        latent: number of dimensions of z.
+        hidden: number of units in the hidden layers of the VAE.
     """
 
     def __init__(self, entries: int, latent: int, hidden: int) -> None:
@@ -137,7 +141,7 @@ class ImportanceLearner(nn.Module):
         self.importance = Importance(latent)
 
     def gammas(self, own: Tensor, others: Tensor) -> Tensor:
-        """Eq. 5, of standardised statistics. The VAE is not f's to train."""
+        """Compute γ from standardised statistics (eq. 5). No gradient reaches the VAE, because f must not train it."""
         with torch.no_grad():
             divergences = divergence(self.vae.encode(own), self.vae.encode(others))
         return self.importance(divergences)
@@ -145,20 +149,20 @@ class ImportanceLearner(nn.Module):
     def learn(
         self, own: Statistics, sizes: Tensor, steps: int, lr: float, importance_lr: float, generator: torch.Generator
     ) -> Tensor:
-        """The ``repeat`` of algorithm 1: both nets learn from a round's statistics; gives the clients' γ.
+        """Train both networks on a round's statistics (the ``repeat`` of algorithm 1) and return the clients' γ.
 
         Args:
-            own: what the clients sent.
+            own: statistics that the clients sent.
             sizes: n_k.
-            steps: at most so many of each net, in turn; fewer if no γ moves any more.
-            lr: of the VAE.
-            importance_lr: of f.
-            generator: of the noise in the ELBO.
+            steps: maximum number of steps, each of which trains both networks; stops early once no γ changes.
+            lr: learning rate of the VAE.
+            importance_lr: learning rate of f.
+            generator: draws the noise in the ELBO.
         """
         centre, others = pooled(own, sizes), twins(own, sizes)
         inputs = standardised(own, centre), standardised(others, centre)
-        # Anew every round: Adam remembers the large gradients of clients far apart, and would hold f still once they
-        # are close.
+        # The optimisers are new in every round, because Adam remembers the large gradients of clients far apart and
+        # would hold f still once they are close.
         vae_optimizer = Adam(self.vae.parameters(), lr)
         importance_optimizer = Adam(self.importance.parameters(), importance_lr)
         history: list[Tensor] = []
@@ -178,18 +182,18 @@ class ImportanceLearner(nn.Module):
         return self.gammas(*inputs).detach()
 
     def _distance(self, new: Statistics, sizes: Tensor, centre: Statistics) -> Tensor:
-        """Eq. 2. The twins are those of the moved clients, so that the best γ is 1/m, consensus.
+        """Compute the distance of eq. 2 to the twins of the moved clients, so that the best γ is 1/m: consensus.
 
-        Against twins that stand still it would be 0, and two clients would swap their statistics for ever.
+        With twins that do not move, the best γ would be 0, and two clients would swap their statistics forever.
         """
         p, q = (self.vae.encode(standardised(side, centre)) for side in (new, twins(new, sizes)))
         return divergence(p, q).sum(1).mean()
 
 
 def _pool(statistics: Statistics, sizes: Tensor, members: Tensor) -> Statistics:
-    """A row for each row of ``members``, which has a 1 for every client to be pooled."""
+    """Return one pooled row for each row of ``members``, which has a 1 for every client in the pool."""
     freedom = members * (sizes - 1).clamp(min=0)
-    # Among single samples no variance is better founded than another: their plain mean.
+    # If every client has one sample, no variance is more reliable than another, so they are averaged plainly.
     freedom = torch.where(freedom.sum(1, keepdim=True) > 0, freedom, members)
     return Statistics(_weights(members) @ statistics.mean, _weights(freedom) @ statistics.var)
 

@@ -1,10 +1,11 @@
 """FedMA: federated matched averaging.
 
 Wang, Yurochkin, Sun, Papailiopoulos, Khazaeni. Federated Learning with Matched Averaging. ICLR 2020 (algorithm 1).
+https://arxiv.org/abs/2002.06440
 
-Two clients may learn the same unit in different places, and a mean over places mixes what does not belong together.
-FedMA finds out which units belong together (:mod:`~fl_lightning.aggregation.fedma.matching`), layer by layer: a layer's
-inputs are only comparable once the units of the layer before are in the same places.
+Two clients may learn the same unit in different places, and a mean over places mixes units that do not belong together.
+FedMA finds out which units belong together (:mod:`~fl_lightning.aggregation.fedma.matching`). It goes layer by layer,
+because the inputs of a layer are comparable only once the units of the layer before are in the same places.
 """
 
 from typing import Any, Literal
@@ -26,29 +27,29 @@ from fl_lightning.core.state import FlatState, StateDict
 
 
 class FedMA(GatheredAggregator):
-    """Matches the clients' units, one layer a round, and averages what belongs together.
+    """Matches the clients' units, one layer per round, and averages the units that belong together.
 
-    A pass over a chain of L layers takes L rounds. In stage l the layers before l are common and frozen at the clients;
-    layer l is matched, and a client that took part goes on with its own later layers, their inputs moved to where its
-    units went. A client that was not there starts from the served model. The last layer is averaged by the clients'
-    class counts, then a new pass begins. Served after every round is a complete model: what is left of the pass,
-    matched without training in between.
+    A pass over a chain of L layers takes L rounds. In stage l, the layers before l are common to all clients and frozen
+    during local training. Layer l is matched. A client that took part continues with its own later layers, whose inputs
+    are moved to where its units went; any other client starts from the served model. The last layer is averaged by the
+    clients' class counts, then a new pass begins. The model served after each round is complete: the remaining layers
+    of the pass are matched without training in between.
 
-    The model keeps its width, and every client's units go to its units one to one. ``sigma``, ``sigma0`` and ``gamma``
-    then do not change the match; they do where the number of units is open, which only
-    :func:`fl_lightning.aggregation.matching.match` offers (``max_width``).
+    The model keeps its width, and each client's units are matched with the model's units one to one. ``sigma``,
+    ``sigma0`` and ``gamma`` therefore do not change the match. They do so only if the number of units is open, which
+    only :func:`fl_lightning.aggregation.fedma.matching.match` offers (``max_width``).
 
-    Units trade places from round to round, so a server optimiser, which moves each weight from where it was, does not
-    go with it. The model must be a plain chain of ``Conv2d`` and ``Linear``.
+    Units change places from round to round, so FedMA refuses a server optimiser, which moves each weight from where it
+    was. The model must be a plain chain of ``Conv2d`` and ``Linear``.
 
     Args:
         sigma: σ, the variance of a client's unit around the common one.
         sigma0: σ0, the variance of the common units around 0.
         gamma: γ, how readily a new unit is born.
-        sweeps: how often every client is matched again with all the others.
-        estimate: a matched unit is the members' ``mean``, weighted as the clients are, or ``map``, which draws it
-            towards 0: by J / (J + 1) with J clients and σ = σ0.
-        one_shot: every round is a whole pass, without training in between.
+        sweeps: how many times every client is matched again with all the others.
+        estimate: ``mean`` makes a matched unit the mean of its members, weighted like the clients; ``map`` also shrinks
+            it towards 0, by J / (J + 1) with J clients and σ = σ0.
+        one_shot: makes every round a whole pass, without training in between.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class FedMA(GatheredAggregator):
         self.one_shot = one_shot
         #: l, the layer that is matched next
         self.stage = 0
-        #: the clients that go on with layers of their own
+        #: the clients that continue with layers of their own
         self._holders: list[int] = []
         self._chain: list[Layer] = []
 
@@ -130,7 +131,7 @@ class FedMA(GatheredAggregator):
     def _match(
         self, layer: Layer, models: list[StateDict], generator: np.random.Generator
     ) -> tuple[Tensor, list[Tensor]]:
-        """The common rows of a layer, and where each client's units went."""
+        """Return the common rows of a layer, and where each client's units went."""
         clients = [layer.rows(model).cpu().double().numpy() for model in models]
         for item, rows in zip(self.received, clients, strict=True):
             if not np.isfinite(rows).all():
@@ -147,9 +148,9 @@ class FedMA(GatheredAggregator):
         return torch.from_numpy(atoms), [torch.from_numpy(place).to(self.device) for place in places]
 
     def _average(self, layer: Layer, models: list[StateDict]) -> StateDict:
-        """The last layer: unit c weighs the clients by n_k^c / n^c; by p_k if nobody holds class c.
+        """Average the last layer, in which unit c weights the clients by n_k^c / n^c, or by p_k if nobody holds class c.
 
-        By p_k throughout where a client reports no class counts, or the units are not the classes.
+        All units use p_k if a client reports no class counts or the units are not the classes.
         """
         rows = torch.stack([layer.rows(model).to(self.dtype) for model in models])
         shares = self.weights[:, None].expand(rows.shape[:2])
@@ -168,7 +169,7 @@ class FedMA(GatheredAggregator):
         }
 
     def _advance(self, personal: dict[int, StateDict]) -> None:
-        """To the next stage, from which on nobody's layers of an earlier one fit."""
+        """Remember the clients' own layers and go to the next stage; layers of an earlier stage no longer fit."""
         for client in self._holders:
             if client not in personal:
                 self.memory.put(client, {})
@@ -179,42 +180,42 @@ class FedMA(GatheredAggregator):
             self.stage = (self.stage + 1) % len(self._chain)
 
     def _complete(self, common: StateDict) -> StateDict:
-        """The model with these layers; the earlier ones are as the clients got them."""
+        """Return the model with these layers; the earlier ones stay as the clients received them."""
         average = self.mean
         state = self.result(FlatState(self.start.parameters, average.statistics, average.counters))
         return state | {name: value.to(state[name]) for name, value in common.items()}
 
 
 class FrozenLayers(ClientCallback):
-    """Keeps the layers that are common already as they are, while a client trains the others."""
+    """Keeps the layers that are already common unchanged while a client trains the others."""
 
     def __init__(self) -> None:
         self._frozen: list[tuple[Tensor, Tensor]] = []
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Called before the optimiser is made, so that one of the trainable parameters only can be made too."""
+        """Freeze the common layers before the optimiser is made, so that it can be made of trainable parameters only."""
         for layer in read_chain(pl_module)[: int(self.round.broadcast["stage"])]:
             for name in layer.tensors:
                 parameter = pl_module.get_parameter(name)
                 self._frozen.append((parameter.requires_grad_(False), parameter.detach().clone()))
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Called before each step: what has no gradient is left alone, by weight decay and momentum too."""
+        """Drop the gradients of frozen layers, because without one weight decay and momentum do nothing either."""
         for parameter, _ in self._frozen:
             parameter.grad = None
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called before the client's model is taken: makes sure, whatever another callback did."""
+        """Restore the frozen layers before the client's model is read, in case another callback changed them."""
         with torch.no_grad():
             for parameter, start in self._frozen:
                 parameter.copy_(start)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Called instead of the teardown when the training breaks off."""
+        """Unfreeze the layers after an error, when ``teardown`` is not called."""
         self._release()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Called last: the next client trains the same tensors."""
+        """Unfreeze the layers, because the next client trains the same tensors."""
         self._release()
 
     def _release(self) -> None:

@@ -1,4 +1,4 @@
-"""A model as a plain chain of layers, whose units can trade places without a change of what the model computes."""
+"""A model as a plain chain of layers, whose units can trade places without changing what the model computes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from fl_lightning.core.state import StateDict
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution or a fully connected layer, by the names of its tensors in a state.
+    """A convolution or a fully connected layer, by the names of its tensors in a state dict.
 
     Args:
-        name: of the layer.
-        weight: the first dimension is the output units, the second the inputs.
-        bias: None if it has none.
+        name: name of the layer.
+        weight: name of the weight, whose first dimension is the output units and whose second is the inputs.
+        bias: name of the bias; None if the layer has none.
     """
 
     name: str
@@ -27,27 +27,28 @@ class Layer:
 
     @property
     def tensors(self) -> list[str]:
-        """The names of its tensors."""
+        """The names of the layer's tensors."""
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
     def rows(self, state: Mapping[str, Tensor]) -> Tensor:
-        """One row a unit: its incoming weights, flattened, with its bias appended."""
+        """Return one row per unit: its incoming weights, flattened, with its bias appended."""
         return torch.cat([state[name].reshape(len(state[name]), -1) for name in self.tensors], dim=1)
 
     def from_rows(self, rows: Tensor, shapes: Mapping[str, torch.Size]) -> StateDict:
-        """The inverse of :meth:`rows`."""
+        """Invert :meth:`rows`."""
         parts = rows.split([shapes[name].numel() // len(rows) for name in self.tensors], dim=1)
         return {name: part.reshape(shapes[name]) for name, part in zip(self.tensors, parts, strict=True)}
 
 
 def read_chain(model: nn.Module) -> list[Layer]:
-    """The layers of a plain chain, in the order in which they are registered.
+    """Return the layers of a plain chain, in the order in which they are registered.
 
-    Between them may stand whatever treats every unit alike: activations, pooling, dropout, flattening. What the
-    ``forward`` of a module does cannot be seen here: it must apply the layers in this order, one to the other's result.
+    Between them there may be anything that treats all units alike: activations, pooling, dropout, flattening. What the
+    ``forward`` of a module does cannot be checked: it must apply the layers in this order, each to the result of the
+    one before.
 
     Raises:
-        MisconfigurationError: for the first layer that does not fit.
+        MisconfigurationError: if a layer does not fit; names the first one.
     """
     chain: list[Layer] = []
     before: nn.Conv2d | nn.Linear | None = None
@@ -60,8 +61,8 @@ def read_chain(model: nn.Module) -> list[Layer]:
                 raise _unfit(f"{name} has {module.groups} groups", "set groups=1")
             if before is not None and not _fits(module, before):
                 raise _unfit(
-                    f"{name}, {module}, does not take what {chain[-1].name}, {before}, gives",
-                    "register the layers in the order of their use, without branches",
+                    f"{name}, {module}, does not fit the output of {chain[-1].name}, {before}",
+                    "register the layers in the order in which they are used, without branches",
                 )
             prefix = f"{name}." if name else ""
             chain.append(Layer(name, f"{prefix}weight", f"{prefix}bias" if "bias" in own else None))
@@ -69,18 +70,18 @@ def read_chain(model: nn.Module) -> list[Layer]:
         elif _tells_units_apart(module) or any(value.requires_grad for value in own.values()):
             raise _unfit(f"{name or 'the model itself'} is a {type(module).__name__}", "use a net without it")
     if not chain:
-        raise _unfit(f"{type(model).__name__} has no such layer", "use a net of them")
+        raise _unfit(f"{type(model).__name__} has no such layer", "use a net made of them")
     return chain
 
 
 def move_columns(weight: Tensor, places: Tensor) -> Tensor:
-    """The weight of a layer after the units before it went to new places.
+    """Return the weight of a layer after the units of the layer before went to new places.
 
-    A unit's inputs lie together: one column after a fully connected layer, k² between convolutions, H · W where a
-    convolution is flattened.
+    The columns that read the same unit are adjacent: one after a fully connected layer, k² between convolutions, H · W
+    where a convolution is flattened.
 
     Args:
-        weight: (units, inputs, ...).
+        weight: the layer's weight, of shape (units, inputs, ...).
         places: where each unit of the layer before went; a permutation.
     """
     blocks = weight.reshape(len(weight), len(places), -1)
@@ -94,7 +95,7 @@ def _check_parameters(name: str, own: Mapping[str, nn.Parameter], owners: dict[i
         if owners.setdefault(id(value), name) != name:
             raise _unfit(f"{name} shares its {kind} with {owners[id(value)]}", "give each layer its own")
         if not value.requires_grad:
-            raise _unfit(f"{name} has a frozen {kind}", "let it be trained")
+            raise _unfit(f"{name} has a frozen {kind}", "make it trainable")
 
 
 def _tells_units_apart(module: nn.Module) -> bool:
@@ -110,7 +111,7 @@ def _fits(layer: nn.Conv2d | nn.Linear, before: nn.Conv2d | nn.Linear) -> bool:
     return layer.in_features == before.out_features
 
 
-def _unfit(complaint: str, fix: str) -> MisconfigurationError:
+def _unfit(problem: str, fix: str) -> MisconfigurationError:
     return MisconfigurationError(
-        f"FedMA matches plain chains of Conv2d and Linear, but {complaint}: {fix}, or use another aggregator"
+        f"FedMA matches plain chains of Conv2d and Linear, but {problem}: {fix}, or use another aggregator"
     )

@@ -1,11 +1,12 @@
 """Matching of atoms: which units of different clients are the same unit.
 
 Yurochkin, Agarwal, Ghosh, Greenewald, Hoang, Khazaeni. Bayesian Nonparametric Federated Learning of Neural Networks.
-ICML 2019.
+ICML 2019. https://arxiv.org/abs/1905.12022
 
-An atom is a row, a unit's incoming weights. The clients' rows are thought of as noisy copies of global atoms, of which
-there may be any number: a Beta-Bernoulli process. Given who holds which atom, the best match of one more client is a
-linear assignment; going over the clients again and again finds a local optimum of the posterior.
+An atom is a row: a unit's incoming weights. The clients' rows are modelled as noisy copies of global atoms, of which
+there may be any number: a Beta-Bernoulli process. Given the atoms that the other clients hold, the best match of one
+more client is a linear assignment. Matching the clients again, one after the other, finds a local optimum of the
+posterior.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-#: one atom a row
+#: one atom per row
 Rows = NDArray[np.float64]
 #: the number of the global atom that each row of a client belongs to
 Assignment = NDArray[np.intp]
@@ -23,7 +24,7 @@ Assignment = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Process:
-    """The Beta-Bernoulli process that the clients' atoms are thought to come from.
+    """The Beta-Bernoulli process that the clients' atoms are assumed to come from.
 
     Args:
         sigma: σ, the variance of a client's row around its global atom.
@@ -43,21 +44,21 @@ def match(
     sweeps: int = 5,
     max_width: int | None = None,
 ) -> list[Assignment]:
-    """The global atom of every client's every row; two rows of a client never share one.
+    """Return the global atom of each row of every client. Two rows of the same client never share an atom.
 
-    The atoms are numbered without gaps, in the order of the first of the widest clients as long as none of its atoms
-    is its own alone.
+    The atoms are numbered without gaps, in the order of the first of the widest clients, as long as that client shares
+    each of its atoms with another one.
 
     Args:
-        clients: the clients' rows, as many a client as it has units.
-        process: how likely rows belong together.
+        clients: the rows of each client, one per unit.
+        process: how likely rows are to belong together.
         generator: draws the order of the clients in a sweep.
-        sweeps: how often every client is taken out and matched again; ends early when nothing changes.
-        max_width: how many global atoms there may be, no fewer than the widest client has; by default any number.
+        sweeps: how many times every client is taken out and matched again; stops early once nothing changes.
+        max_width: maximum number of global atoms, at least as many as the widest client has; unlimited by default.
     """
     widest = max(range(len(clients)), key=lambda client: len(clients[client]))
     if max_width is not None and max_width < len(clients[widest]):
-        raise ValueError(f"max_width={max_width}, but a client has {len(clients[widest])} atoms: set it to that")
+        raise ValueError(f"max_width={max_width}, but a client has {len(clients[widest])} atoms: set it to that or more")
     pool = _Pool(clients, process, max_width)
     for client in (widest, *(client for client in range(len(clients)) if client != widest)):
         pool.add(client)
@@ -74,14 +75,14 @@ def match(
 def score_matrix(
     rows: Rows, sums: Rows, counts: NDArray[np.int64], births: int, num_clients: int, process: Process
 ) -> NDArray[np.float64]:
-    """How much likelier the whole becomes when a client's row belongs to an atom: (rows, atoms + births).
+    """Return how much more likely the whole becomes if a row belongs to an atom, of shape (rows, atoms + births).
 
     Args:
-        rows: the client's.
-        sums: A, the sum of each atom's members over σ, without this client.
-        counts: n, how many members each atom has.
-        births: how many new atoms are on offer.
-        num_clients: J.
+        rows: the client's rows.
+        sums: A, the sum of each atom's members divided by σ, without this client.
+        counts: n, the number of members of each atom.
+        births: number of new atoms on offer.
+        num_clients: J, the number of clients.
         process: σ, σ0 and γ.
     """
     values = rows / process.sigma
@@ -103,7 +104,7 @@ def score_matrix(
 
 
 def mean_atoms(clients: Sequence[Rows], assignments: Sequence[Assignment], weights: Sequence[float]) -> Rows:
-    """Each global atom as the weighted mean of its members, their weights summing to 1."""
+    """Return each global atom as the mean of its members, with their weights normalised to sum to 1."""
     width = 1 + max(int(atoms.max()) for atoms in assignments)
     sums, totals = np.zeros((width, clients[0].shape[1])), np.zeros((width, 1))
     for rows, atoms, weight in zip(clients, assignments, weights, strict=True):
@@ -115,13 +116,13 @@ def mean_atoms(clients: Sequence[Rows], assignments: Sequence[Assignment], weigh
 def map_atoms(
     clients: Sequence[Rows], assignments: Sequence[Assignment], weights: Sequence[float], process: Process
 ) -> Rows:
-    """Each global atom where its posterior is largest: A / S, the mean drawn towards 0, the less the more members."""
+    """Return each global atom at the maximum of its posterior: A / S, the mean shrunk towards 0, less with more members."""
     evidence = np.bincount(np.concatenate(assignments))[:, None] / process.sigma
     return mean_atoms(clients, assignments, weights) * evidence / (1 / process.sigma0 + evidence)
 
 
 class _Pool:
-    """The global atoms while clients are put in and taken out."""
+    """The global atoms while clients are added and removed."""
 
     def __init__(self, clients: Sequence[Rows], process: Process, max_width: int | None) -> None:
         self._clients = clients
@@ -132,12 +133,12 @@ class _Pool:
         self.assignments: dict[int, Assignment] = {}
 
     def add(self, client: int) -> None:
-        """Matches a client with the atoms that there are, and with new ones as far as there is room."""
+        """Match a client with the existing atoms, and with new ones as far as there is room."""
         rows, width = self._clients[client], len(self._counts)
         births = len(rows) if self._max_width is None else min(len(rows), self._max_width - width)
         scores = score_matrix(rows, self._sums, self._counts, births, len(self._clients), self._process)
         _, atoms = linear_sum_assignment(scores, maximize=True)
-        # Newborn atoms can trade places at no cost: in the order of rows, a client alone keeps its own order.
+        # New atoms can trade places at no cost. In the order of the rows, a single client keeps its own order.
         born = atoms >= width
         atoms[born] = width + np.arange(born.sum())
         self._sums = np.pad(self._sums, ((0, born.sum()), (0, 0)))
@@ -147,7 +148,7 @@ class _Pool:
         self.assignments = {**self.assignments, client: atoms}
 
     def remove(self, client: int) -> None:
-        """Takes a client out, and the atoms that nobody else holds."""
+        """Remove a client, and the atoms that nobody else holds."""
         atoms = self.assignments[client]
         self._sums[atoms] -= self._clients[client] / self._process.sigma
         self._counts[atoms] -= 1
