@@ -1,9 +1,9 @@
-"""What the diagnostics cost: rounds with and without them, interleaved in one run.
+"""Measure what the diagnostics cost: rounds with and without them, interleaved in one run.
 
     python benchmarks/diagnostics.py [--repeats 10] [--epochs 1]
 
-10 clients of 600 MNIST-sized images, batches of 50, FedNNNN's CNN. Every other round runs without the callbacks. On a
-machine with other work the ratio of such rounds is noisy: the time within the callbacks is the better number.
+10 clients train FedNNNN's CNN on 600 MNIST-sized images each, in batches of 50. Every other round runs without the
+callbacks. On a busy machine the ratio of the two is noisy, and the time spent in the callbacks is the better number.
 """
 
 import argparse
@@ -27,7 +27,7 @@ HOOKS = ("on_round_start", "on_client_end", "on_round_end")
 
 
 class Clock:
-    """Switches the callbacks on in every other round, and adds up the time within them."""
+    """Switches the callbacks on in every other round and adds up the time spent in them."""
 
     def __init__(self, module: FederatedModule, callbacks: list) -> None:
         self.rounds: dict[bool, list[float]] = {True: [], False: []}
@@ -43,7 +43,7 @@ class Clock:
             begin = time.perf_counter()
             step(clients, batch_idx)
             self.rounds[self.on].append(time.perf_counter() - begin)
-            if module.current_epoch < 2:  # these warm up
+            if module.current_epoch < 2:  # the first two rounds warm up
                 self.within = dict.fromkeys(self.within, 0.0)
 
         module.training_step = training_step  # type: ignore[method-assign]
@@ -85,10 +85,10 @@ def main() -> None:
     on, off = clock.rounds[True][1:], clock.rounds[False][1:]
     ratio = statistics.median(a / b for a, b in zip(on, off, strict=True))
     print(f"{CLIENTS} clients x {SAMPLES} images, E={arguments.epochs}; {torch.get_num_threads()} threads")
-    print(f"a round: {statistics.median(off):.2f} s off, {statistics.median(on):.2f} s on, ratio {ratio:.3f}")
+    print(f"per round: {statistics.median(off):.2f} s off, {statistics.median(on):.2f} s on, ratio {ratio:.3f}")
     clock.within["all of them"] = sum(clock.within.values())
     for name, seconds in clock.within.items():
-        print(f"within {name:22} {1e3 * seconds / len(on):6.1f} ms a round, {seconds / sum(on):.2%}")
+        print(f"in {name:22} {1e3 * seconds / len(on):6.1f} ms per round, {seconds / sum(on):.2%}")
 
 
 if __name__ == "__main__":

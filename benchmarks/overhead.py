@@ -1,9 +1,9 @@
-"""One federated round against a tight plain PyTorch loop: same data, clients, batches, interleaved in one run.
+"""Compare a federated round with a tight plain PyTorch loop: same data, clients and batches, interleaved in one run.
 
     python benchmarks/overhead.py [--repeats 10] [--epochs 1]
 
-Both train 10 clients of 600 MNIST-sized images with batches of 50 and average them. The plain loop is what one would
-write by hand for this one case: one model, in-place loads, indexed tensors, SGD.
+Both train 10 clients on 600 MNIST-sized images each, in batches of 50, and average them. The plain loop is what one
+would write by hand for this one case: one model, in-place loads, indexed tensors, SGD.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def plain_round(model: nn.Module, data: FederatedDataModule, round_number: int, 
 
 
 class Timer:
-    """Runs a plain round beside each federated one, in turns before and after it: both meet the same machine."""
+    """Runs a plain round next to each federated one, alternately before and after it, so both see the same load."""
 
     def __init__(self, net: nn.Module, epochs: int) -> None:
         self.net, self.epochs = net, epochs
@@ -98,12 +98,12 @@ def measure(name: str, make_net: type[nn.Module], repeats: int, epochs: int) -> 
     difference = max(
         (a - b).abs().max().item() for a, b in zip(net.parameters(), module.module.net.parameters(), strict=True)
     )
-    plain, federated = timer.plain[1:], timer.federated[1:]  # the first round warms up
+    plain, federated = timer.plain[1:], timer.federated[1:]  # the first round is a warm-up
     ratio = statistics.median(f / p for f, p in zip(federated, plain, strict=True))
     print(
         f"{name:20} E={epochs}  plain {1e3 * statistics.median(plain):8.1f} ms   "
         f"fl_lightning {1e3 * statistics.median(federated):8.1f} ms   ratio {ratio:.2f}   "
-        f"(largest difference of the two models: {difference:.1e})"
+        f"(largest difference between the two models: {difference:.1e})"
     )
 
 

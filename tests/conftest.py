@@ -10,7 +10,7 @@ from tests.runs import write_config
 
 @pytest.fixture(autouse=True)
 def _reproducible(monkeypatch: pytest.MonkeyPatch):
-    """One thread, so that sums do not depend on the machine; a seed; no seed left in the environment."""
+    """Use one thread, so that sums do not depend on the machine; set a seed and leave none in the environment."""
     import torch
     from pytorch_lightning import seed_everything
 
@@ -35,7 +35,7 @@ def data():
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Runs the command in an empty folder; gives its exit code and what it printed."""
+    """Return a function that runs the command in an empty folder and returns its exit code and what it printed."""
     from fl_lightning.cli.main import main
 
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Runs of the command line in processes of their own."""
+"""Runs the command line in separate processes, and reads what a run left."""
 
 import multiprocessing
 import os
@@ -33,7 +33,7 @@ CONFIG = {
 
 
 def write_config(path: Path, **changes) -> Path:
-    """CONFIG with whole sections changed: ``trainer={"max_epochs": 3}`` changes one key of that section."""
+    """Write CONFIG with some sections updated: ``trainer={"max_epochs": 3}`` changes one key of that section."""
     config = {
         section: dict(CONFIG.get(section, {})) if isinstance(CONFIG.get(section, {}), dict) else CONFIG[section]
         for section in {*CONFIG, *changes}
@@ -57,7 +57,7 @@ class Finished:
 
 
 def fl_lightning(*arguments: object, timeout: int = 240) -> Finished:
-    """Run the command in a process of its own. It is forked, because a new one would import Lightning for 8 seconds."""
+    """Run the command in a forked process, because a new one would take 8 seconds to import Lightning."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("stdout", "stderr")]
         process = multiprocessing.get_context("fork").Process(target=_command, args=(files, list(map(str, arguments))))

@@ -1,4 +1,4 @@
-"""Small models and data that know nothing of this package, as a user's would."""
+"""Small models and data that know nothing of this package, like a user's."""
 
 from collections.abc import Iterator
 
@@ -41,7 +41,7 @@ class Blobs(LightningDataModule):
 
 
 class Net(LightningModule):
-    """A user's module: hyper-parameters, BatchNorm and dropout on demand."""
+    """A user's module, with hyper-parameters and optional BatchNorm and dropout."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ def federate(
     ckpt_path=None,
     **flags,
 ) -> tuple[FederatedModule, Trainer]:
-    """One federated run; gives the trained module and its Trainer."""
+    """Run a federation and return the trained module and its Trainer."""
     federated = FederatedModule(module or Net())
     source = source or Blobs()
     if partition is None and isinstance(source, LightningDataModule):
@@ -127,7 +127,7 @@ class ConvNet(nn.Module):
 
 
 def random_state(model: nn.Module, generator: np.random.Generator) -> dict[str, Tensor]:
-    """A state of the model's shapes, with counters and positive variances."""
+    """Return a random state with the model's shapes, with counters and positive variances."""
     state = {}
     for name, value in model.state_dict().items():
         if value.is_floating_point():

@@ -18,8 +18,8 @@ Scalar = int | float | str
 class HyperParameters(Callback):
     """Fills TensorBoard's HParams tab: how the run is set up, and the last value of every validation metric.
 
-    It shows the parameters of model, clients, server, partition and selection, and the seed, once the first round is
-    over. Reports read from it which metrics the module logged in validation.
+    It shows the parameters of model, clients, server, partition and selection, and the seed, once the first validation
+    is over. Reports read from it which metrics the module logged in validation.
     """
 
     def __init__(self) -> None:
@@ -31,11 +31,25 @@ class HyperParameters(Callback):
         without_placeholder_metric(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write parameters and names of metrics after the first round, when the names are known."""
-        if self._written or not trainer.is_global_zero:
-            return
-        self._written = True
+        """Write parameters and names of metrics after the first validation, when the names are known."""
         metrics = evaluated_metrics(trainer)
+        if trainer.is_global_zero and not self._written and (metrics or not trainer.enable_validation):
+            self._write(trainer, pl_module, metrics)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Close the session."""
+        if not trainer.is_global_zero:
+            return
+        if not self._written:
+            self._write(trainer, pl_module, [])
+        from torch.utils.tensorboard.summary import hparams
+
+        _, _, session_end = hparams({}, {})
+        for logger in tensorboard_loggers(trainer):
+            write_summaries(logger, [session_end])
+
+    def _write(self, trainer: Trainer, pl_module: LightningModule, metrics: list[str]) -> None:
+        self._written = True
         metrics.sort(key=lambda name: (smaller_is_better(name), name))  # TensorBoard shows the first few
         metrics += [name for name in ("train/loss",) if name in trainer.callback_metrics]
         from torch.utils.tensorboard.summary import hparams
@@ -44,15 +58,6 @@ class HyperParameters(Callback):
         experiment, session_start, _ = hparams(run_parameters(trainer, pl_module), dict.fromkeys(metrics))
         for logger in tensorboard_loggers(trainer):
             write_summaries(logger, [experiment, session_start])
-
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Close the session."""
-        if self._written:
-            from torch.utils.tensorboard.summary import hparams
-
-            _, _, session_end = hparams({}, {})
-            for logger in tensorboard_loggers(trainer):
-                write_summaries(logger, [session_end])
 
 
 def run_parameters(trainer: Trainer, pl_module: LightningModule) -> dict[str, Scalar]:

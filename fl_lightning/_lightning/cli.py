@@ -62,13 +62,6 @@ class ExtensibleCLI(LightningCLI):
         self._command_parsers: dict[str, LightningArgumentParser] = {}
         super().__init__(args=args, **({"parser_class": CommandParser} | kwargs))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "ExtensibleCLI":
-        """Return the same object: an optimiser that the command line configured refers to it.
-
-        A copy of a module with such an optimiser would otherwise copy the Trainer, the data and the model once more.
-        """
-        return self
-
     def commands(self) -> Mapping[str, Command]:
         """Return the commands that are not methods of the Trainer, by name."""
         return {}

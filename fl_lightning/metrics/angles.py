@@ -1,7 +1,7 @@
 """The angles between the clients' updates and their average.
 
 Wu, Wang. Fast-Convergent Federated Learning With Adaptive Weighting. IEEE Transactions on Cognitive Communications and
-Networking, 2021.
+Networking, 2021. https://arxiv.org/abs/2012.00661
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,22 @@ from fl_lightning.metrics.functional import adaptive_weights, angle_between
 
 
 class UpdateAngles(AverageComparison):
-    """Each client's angle θ_k to the average, its mean so far, and the weight that FedAdp would give the client.
+    """Each client's angle θ_k to the average update, its mean so far, and the weight that FedAdp would give the client.
 
-    Keeps the updates of a round together, in float32; in a distributed run, each rank those of its own clients.
+    The updates of a round are kept in float32 until it ends; in a distributed run, each rank keeps its own clients'.
 
     Args:
-        model: has the names and shapes of every state to come. It is not kept.
-        num_clients: K, of all clients.
-        alpha: of FedAdp: how much more a small angle weighs than a large one.
+        model: a model with the names and shapes of the states to come; it is not kept.
+        num_clients: K, the number of all clients.
+        alpha: FedAdp's α: how much more a small angle weighs than a large one.
+
+    Example::
+
+        angles = UpdateAngles(model, num_clients=100)
+        for client, state in client_states.items():
+            angles.update(client, start, state, weight=600)
+        angles.compute()  # {"angle": {3: 0.4, 17: 1.2}, "smoothed": {...}, "weight": {...}}
+        angles.next_round()
     """
 
     angle_sum: Tensor
@@ -31,7 +39,7 @@ class UpdateAngles(AverageComparison):
         super().__init__(model, **kwargs)
         self.num_clients = num_clients
         self.alpha = alpha
-        # Every rank knows the same of the rounds before.
+        # Every rank holds the same history, so the maximum does not change it.
         self.add_state("angle_sum", self.weight.new_zeros(num_clients), dist_reduce_fx="max", persistent=True)
         self.add_state("rounds", self.weight.new_zeros(num_clients), dist_reduce_fx="max", persistent=True)
         self._angles: dict[int, float] = {}
@@ -39,18 +47,18 @@ class UpdateAngles(AverageComparison):
     def update(
         self, client: int, start: Mapping[str, Tensor], state: Mapping[str, Tensor], weight: float = 1.0
     ) -> None:
-        """Adds a client.
+        """Add a client.
 
         Args:
-            client: its number.
-            start: the state that it started from.
-            state: the state that it came to.
-            weight: before normalisation: its number of samples, or 1.
+            client: the client's number.
+            start: the state that the client started from.
+            state: the state that the client ended with.
+            weight: the client's weight before normalisation: its number of samples, or 1.
         """
         self._add(start, state, weight, float(client))
 
     def compare(self, average: Tensor, update: Tensor) -> float:
-        """θ_k (eq. 7). The updates are -η times the gradients; -η cancels in the angle."""
+        """Return θ_k (eq. 7). The updates are -η times the gradients, and -η cancels in the angle."""
         return angle_between(average, update)
 
     def compute(self) -> dict[str, dict[int, float]]:
@@ -69,7 +77,7 @@ class UpdateAngles(AverageComparison):
         }
 
     def next_round(self) -> None:
-        """Begins a new round; the angles so far are remembered."""
+        """Start a new round; the angles so far are remembered."""
         self.compute()
         angle_sum, rounds = self.angle_sum.clone(), self.rounds.clone()
         for client, angle in self._angles.items():

@@ -1,4 +1,4 @@
-"""What metrics share that compare each client's update with the average of all."""
+"""The base of the metrics that compare each client's update with the average of all."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from fl_lightning.metrics.functional import update_vector
 class AverageComparison(Metric, ABC):
     """Keeps the round's updates, in float32, until their average is known.
 
-    They stay on their rank: what the ranks exchange is the sum of the updates, and a few numbers a client.
+    Updates stay on their rank: the ranks exchange only the sum of the updates and a few numbers per client.
 
     Args:
-        model: has the names and shapes of every state to come. It is not kept.
+        model: a model with the names and shapes of the states to come; it is not kept.
     """
 
     full_state_update = False
@@ -40,7 +40,7 @@ class AverageComparison(Metric, ABC):
 
     @abstractmethod
     def compare(self, average: Tensor, update: Tensor) -> float:
-        """The number of interest of one client; ``update`` is scratch space that may be overwritten."""
+        """Return the number to report for one client; ``update`` is scratch space that may be overwritten."""
 
     def _add(self, start: Mapping[str, Tensor], state: Mapping[str, Tensor], weight: float, *report: float) -> None:
         update = update_vector(self.layout, start, state)
@@ -50,9 +50,9 @@ class AverageComparison(Metric, ABC):
         self.reports.append(torch.tensor([weight, *report], dtype=self.weight.dtype))
 
     def _rows(self, width: int) -> Tensor:
-        """A row a client, of all ranks: the compared number, then the weight and what else was reported of it."""
+        """Return one row per client of all ranks: the number from :meth:`compare`, the weight and the report."""
         average = self.update_sum / self.weight
-        exact = torch.empty_like(average)  # one for all: where memory is slow, a fresh one costs more than the sums
+        exact = torch.empty_like(average)  # shared, because a fresh one per client can cost more than the sums
         mine = [
             torch.tensor([self.compare(average, exact.copy_(update)), *report.tolist()], dtype=average.dtype)
             for update, report in zip(self.updates, self.reports, strict=True)
@@ -64,7 +64,7 @@ class AverageComparison(Metric, ABC):
         return rows
 
     def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
-        """Called by :meth:`compute` in a distributed run: sums over the ranks, but leaves the updates on theirs."""
+        """Sum over the ranks when :meth:`compute` runs in a distributed run, but leave the updates on their ranks."""
         updates, reports = self.updates, self.reports
         self.updates, self.reports = [], []
         super()._sync_dist(*args, **kwargs)

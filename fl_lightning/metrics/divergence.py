@@ -1,6 +1,6 @@
-"""How far the clients are apart, and how far the global model is from one that saw all data.
+"""How far apart the clients are, and how far the global model is from one that saw all data.
 
-Wu, Wang. Fast-Convergent Federated Learning With Adaptive Weighting (section V-C).
+Wu, Wang. Fast-Convergent Federated Learning With Adaptive Weighting (section V-C). https://arxiv.org/abs/2012.00661
 Duan, Li, Lu. FedDNA: Federated Learning with Decoupled Normalization-Layer Aggregation for Non-IID Data (figures 1, 5).
 """
 
@@ -23,12 +23,12 @@ _MEAN, _VARIANCE = "running_mean", "running_var"
 
 
 class GradientDivergence(AverageComparison):
-    """(1/m) Σ ‖g - g_k‖ over the clients of a round, with g_k = -Δ_k/η and g their weighted average.
+    """The mean distance (1/m) Σ ‖g - g_k‖ of the clients of a round, with g_k = -Δ_k/η and g their weighted average.
 
-    Keeps the updates of a round together, in float32; in a distributed run, each rank those of its own clients.
+    The updates of a round are kept in float32 until it ends; in a distributed run, each rank keeps its own clients'.
 
     Args:
-        model: has the names and shapes of every state to come. It is not kept.
+        model: a model with the names and shapes of the states to come; it is not kept.
     """
 
     def update(
@@ -38,18 +38,18 @@ class GradientDivergence(AverageComparison):
         weight: float = 1.0,
         learning_rate: float | None = None,
     ) -> None:
-        """Adds a client.
+        """Add a client.
 
         Args:
-            start: the state that it started from.
-            state: the state that it came to.
-            weight: before normalisation: its number of samples, or 1.
-            learning_rate: η; the clients' mean is used, 1 if none is known.
+            start: the state that the client started from.
+            state: the state that the client ended with.
+            weight: the client's weight before normalisation: its number of samples, or 1.
+            learning_rate: the client's η; the mean over the clients is used, or 1 if none is known.
         """
         self._add(start, state, weight, learning_rate or 0.0)
 
     def compare(self, average: Tensor, update: Tensor) -> float:
-        """η ‖g - g_k‖."""
+        """Return η ‖g - g_k‖."""
         return float(update.sub_(average).norm())
 
     def compute(self) -> dict[str, Tensor]:
@@ -58,20 +58,26 @@ class GradientDivergence(AverageComparison):
         return {"gradient": torch.tensor(gradient_divergence(distances.tolist(), rates.tolist()))}
 
     def next_round(self) -> None:
-        """Begins a new round."""
+        """Start a new round."""
         self.reset()
 
 
 class StatisticsDivergence(Metric):
-    """KL of a model from a reference, such as a centrally trained one: of its BatchNorm statistics, of its parameters.
+    """The KL divergence of a model from a reference such as a centrally trained one, for statistics and parameters.
 
-    Statistics are Gaussians (running mean, running variance), one a channel. The parameters of a layer are taken as
-    draws from one Gaussian, weight and bias together. The divergences are summed over channels or layers. A model
-    without running statistics has no ``divergence/statistics``.
+    The BatchNorm statistics are one Gaussian per channel (running mean, running variance). The parameters of a layer,
+    weight and bias together, are taken as draws from one Gaussian. The divergences are summed over channels or layers.
+    A model without running statistics has no ``statistics``.
 
     Args:
-        model: has the names and shapes of every state to come. It is not kept.
-        reference: a state of the same model, or the path of a checkpoint that holds one.
+        model: a model with the names and shapes of the states to come; it is not kept.
+        reference: a state dict of the same model, or the path of a checkpoint that holds one.
+
+    Example::
+
+        divergence = StatisticsDivergence(model, "centralised.ckpt")
+        divergence.update(model.state_dict())
+        divergence.compute()  # {"statistics": ..., "parameters": ...}
     """
 
     full_state_update = False
@@ -82,37 +88,37 @@ class StatisticsDivergence(Metric):
         self.layout = StateLayout(model)
         state = reference if isinstance(reference, Mapping) else _read(reference)
         self._reference = [(mean.cpu(), var.cpu()) for mean, var in self._gaussians(_checked(state, self.layout))]
-        # Every rank has the same model, and so the same numbers.
+        # Every rank has the same model, so the maximum does not change its numbers.
         self.add_state("kl", torch.zeros(2, dtype=torch.float64), dist_reduce_fx="max")
 
     def update(self, state: Mapping[str, Tensor]) -> None:
-        """Compares a state with the reference; the last one counts."""
+        """Compare a state with the reference; only the last state counts."""
         pairs = zip(self._gaussians(state), self._reference, strict=True)
         kls = [gaussian_kl(mean.cpu(), var.cpu(), *reference).sum() for (mean, var), reference in pairs]
         self.kl = torch.stack(kls).to(self.kl)
 
     def compute(self) -> dict[str, Tensor]:
-        """Return ``statistics``, if the model has some, and ``parameters``."""
+        """Return ``parameters``, and ``statistics`` if the model has running statistics."""
         statistics, parameters = self.kl.cpu()
         values = {"statistics": statistics} if self._norms else {}
         return values | {"parameters": parameters}
 
     @property
     def _norms(self) -> list[str]:
-        """The normalisation layers that keep statistics."""
+        """The prefixes of the normalisation layers that keep running statistics."""
         names = [name.removesuffix(_MEAN) for name in self.layout.statistics if name.endswith(_MEAN)]
         return [name for name in names if name + _VARIANCE in self.layout.statistics]
 
     def _gaussians(self, state: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Means and variances: of the channels' statistics, and of the layers' parameters."""
-        statistics = [_together(state, [norm + entry for norm in self._norms]) for entry in (_MEAN, _VARIANCE)]
-        layers = [_together(state, names) for names in self.layout.layers.values()]
+        """Return means and variances, first of the channels' statistics, then of the layers' parameters."""
+        statistics = [_concatenate(state, [norm + entry for norm in self._norms]) for entry in (_MEAN, _VARIANCE)]
+        layers = [_concatenate(state, names) for names in self.layout.layers.values()]
         means = torch.stack([layer.mean() for layer in layers])
         variances = torch.stack([layer.var(correction=0) for layer in layers])
         return [(statistics[0], statistics[1] + EPSILON), (means, variances + EPSILON)]
 
 
-def _together(state: Mapping[str, Tensor], names: list[str]) -> Tensor:
+def _concatenate(state: Mapping[str, Tensor], names: list[str]) -> Tensor:
     if not names:
         return torch.zeros(0, dtype=torch.float64)
     values = [state[name].detach().flatten() for name in names]
@@ -121,14 +127,14 @@ def _together(state: Mapping[str, Tensor], names: list[str]) -> Tensor:
 
 def _read(path: str | Path) -> Mapping[str, Tensor]:
     if not Path(path).is_file():
-        raise MisconfigurationError(f"reference={path}: there is no such file, give the path of a checkpoint")
+        raise MisconfigurationError(f"reference={path}, but there is no such file: give the path of a checkpoint")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise MisconfigurationError(f"reference={path} is no checkpoint, or was cut off: use another") from error
+        raise MisconfigurationError(f"reference={path} is not a checkpoint, or is truncated: use another") from error
     state = content.get("state_dict", content) if isinstance(content, Mapping) else None
     if not isinstance(state, Mapping):
-        raise MisconfigurationError(f"reference={path} holds no state of a model: give the path of a checkpoint")
+        raise MisconfigurationError(f"reference={path} holds no model state: give the path of a checkpoint")
     return state
 
 

@@ -1,4 +1,4 @@
-"""The formulas behind the metrics, over flat vectors; the aggregators use the same."""
+"""The formulas behind the metrics, over flat vectors. The aggregators use them too."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from fl_lightning.core.state import StateLayout
 
 
 def update_vector(layout: StateLayout, start: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Tensor:
-    """Δ = w_k - w_t over the trainable parameters, in float32 or better: of 16-bit weights the difference is exact."""
+    """Return Δ = w_k - w_t over the trainable parameters, in float32 or better so that 16-bit weights lose nothing."""
     names = layout.parameters
     dtype = reduce(torch.promote_types, {state[name].dtype for name in names}, torch.float32)
     size = sum(layout.shapes[name].numel() for name in names)
@@ -23,7 +23,7 @@ def update_vector(layout: StateLayout, start: Mapping[str, Tensor], state: Mappi
 
 
 def layer_norms(vector: Tensor, layout: StateLayout) -> Tensor:
-    """The norm of each layer's part of a parameter vector, weight and bias together, in the order of the layers."""
+    """Return the norm of each layer's part of a parameter vector, weight and bias together, in layer order."""
     pieces = vector.split([layout.shapes[name].numel() for name in layout.parameters])
     dtype = torch.promote_types(vector.dtype, torch.float64) if vector.device.type != "mps" else vector.dtype
     squares = torch.stack([torch.linalg.vector_norm(piece, dtype=dtype) for piece in pieces]).square()
@@ -33,7 +33,7 @@ def layer_norms(vector: Tensor, layout: StateLayout) -> Tensor:
 
 
 def angle_between(first: Tensor, second: Tensor) -> float:
-    """In radians; π/2 where a vector is zero, for it points neither along nor against the other."""
+    """Return the angle in radians; π/2 if a vector is zero, because it points neither along nor against the other."""
     lengths = math.sqrt(float(first.dot(first)) * float(second.dot(second)))
     if lengths == 0:
         return math.pi / 2
@@ -41,26 +41,26 @@ def angle_between(first: Tensor, second: Tensor) -> float:
 
 
 def gompertz(angle: Tensor, alpha: float) -> Tensor:
-    """f(θ) of FedAdp's eq. 9: falls from α, where a client agrees with the average, to nearly 0, where it does not."""
+    """Return f(θ) of FedAdp's eq. 9, from α if a client agrees with the average down to nearly 0 if it does not."""
     return alpha * (1 - torch.exp(-torch.exp(-alpha * (angle - 1))))
 
 
 def adaptive_weights(angles: Tensor, weights: Tensor, alpha: float) -> Tensor:
-    """ψ_k of FedAdp's eq. 10, which sum to 1: clients' smoothed angles and their plain weights in one."""
+    """Return ψ_k of FedAdp's eq. 10, which combine the clients' smoothed angles with their weights and sum to 1."""
     return torch.softmax(gompertz(angles, alpha) + weights.log(), dim=0)
 
 
 def gradient_divergence(distances: Sequence[float], learning_rates: Sequence[float | None]) -> float:
-    """(1/m) Σ ‖g - g_k‖ (FedAdp, section V-C), where g_k = -Δ_k/η with the clients' mean η, or 1 if nobody reports one.
+    """Return (1/m) Σ ‖g - g_k‖ with g_k = -Δ_k/η (FedAdp, section V-C).
 
     Args:
-        distances: ‖Δ - Δ_k‖ of each client's update from their average.
-        learning_rates: what the clients report.
+        distances: ‖Δ - Δ_k‖, the distance of each client's update from their average.
+        learning_rates: what the clients report; η is their mean, or 1 if nobody reports one.
     """
     reported = [rate for rate in learning_rates if rate]
     return fmean(distances) / (fmean(reported) if reported else 1.0)
 
 
 def gaussian_kl(mean: Tensor, var: Tensor, other_mean: Tensor, other_var: Tensor) -> Tensor:
-    """KL of the Gaussian (mean, var) from the other one, entry by entry."""
+    """Return the KL divergence of the Gaussian (mean, var) from the other one, entry by entry."""
     return 0.5 * (torch.log(other_var / var) + (var + (mean - other_mean).square()) / other_var - 1)

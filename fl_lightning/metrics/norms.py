@@ -1,4 +1,4 @@
-"""How far clients go, how far their average goes, and how far the model goes.
+"""How far the clients move, how far their average moves, and how far the model moves.
 
 Nagura, Bian, Sato. FedNNNN: Norm-Normalized Neural Network Aggregation for Fast and Accurate Federated Learning
 (section 3, norm-based weight divergence analysis).
@@ -15,18 +15,20 @@ from fl_lightning.core.layers import LAYER_KINDS
 from fl_lightning.core.state import StateLayout, exact_dtype
 from fl_lightning.metrics.functional import layer_norms, update_vector
 
-#: the name of the layer whose parameters are the model's own, not those of a module in it
+#: the layer name for parameters that belong to the model itself, not to a module in it
 ROOT = "root"
 
 
 class UpdateNorms(Metric):
-    """N of the clients' average update, E of their updates, the model's own move, and the integral of its moves.
+    """Norms of the clients' updates and of the model's move, per layer, per kind of layer and for the whole model.
 
-    Each for every layer, for every kind of layer and for the whole model: a kind has one norm over all its layers,
+    N is the norm of the average update (FedNNNN, eq. 4), and E the average of the update norms (eq. 5). N/E is 1 if all
+    clients move the same way, and near 0 if they cancel each other out. ``move`` is how far the model moved in this
+    round (eq. 24), and ``integral`` is the sum of its moves so far. A kind of layer has one norm over all its layers,
     biases included. Memory does not grow with the number of clients.
 
     Args:
-        model: has the names and shapes of every state to come. It is not kept.
+        model: a model with the names and shapes of the states to come; it is not kept.
 
     Example::
 
@@ -59,18 +61,18 @@ class UpdateNorms(Metric):
         self.add_state("weight", zeros(()), dist_reduce_fx="sum")
         self.add_state("update_sum", zeros(start.shape), dist_reduce_fx="sum")
         self.add_state("norm_sum", zeros(len(groups)), dist_reduce_fx="sum")
-        # Every rank has the same model, and so the same numbers.
+        # Every rank has the same model, so the maximum does not change its numbers.
         self.add_state("has_moved", zeros((), dtype=torch.int64), dist_reduce_fx="max")
         self.add_state("move", zeros(len(groups)), dist_reduce_fx="max")
         self.add_state("integral", zeros(len(groups)), dist_reduce_fx="max", persistent=True)
 
     def update(self, start: Mapping[str, Tensor], state: Mapping[str, Tensor], weight: float = 1.0) -> None:
-        """Adds a client.
+        """Add a client.
 
         Args:
-            start: the state that it started from.
-            state: the state that it came to.
-            weight: before normalisation: its number of samples, or 1.
+            start: the state that the client started from.
+            state: the state that the client ended with.
+            weight: the client's weight before normalisation: its number of samples, or 1.
         """
         update = update_vector(self.layout, start, state)
         self.weight += weight
@@ -78,15 +80,15 @@ class UpdateNorms(Metric):
         self.norm_sum.add_(self._norms(update), alpha=weight)
 
     def moved(self, start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> None:
-        """Tells from where to where the global model went in this round."""
+        """Record from where to where the global model moved in this round."""
         self._computed = None
         self.has_moved = torch.ones_like(self.has_moved)
         self.move = self._norms(update_vector(self.layout, start, end))  # eq. 24
 
     def compute(self) -> dict[str, Tensor]:
-        """Return ``<layer>/N``, ``E`` and ``N_over_E``, and if the model moved, ``move`` and ``integral``.
+        """Return ``<layer>/N``, ``E`` and ``N_over_E`` and, after :meth:`moved`, ``move`` and ``integral``.
 
-        N/E is 1 where no client moved: nobody disagrees.
+        N/E is 1 where no client moved, because nobody disagrees.
         """
         values: dict[str, Tensor] = {}
         if self.weight > 0:
@@ -103,7 +105,7 @@ class UpdateNorms(Metric):
         }
 
     def next_round(self) -> None:
-        """Begins a new round; the integral goes on."""
+        """Start a new round; the integral carries over."""
         integral = self.integral + self.move
         self.reset()
         self.integral = integral
@@ -114,7 +116,7 @@ class UpdateNorms(Metric):
 
 
 def layer_groups(model: nn.Module, layout: StateLayout) -> dict[str, list[bool]]:
-    """By name, which of the layers belong together: each layer alone, those of a kind that the model has, all."""
+    """Return which layers form each group, by name: each layer alone, each kind of layer in the model, and all."""
     layers = list(layout.layers)
     groups = {layer or ROOT: [layer == other for other in layers] for layer in layers}
     modules = dict(model.named_modules())

@@ -8,10 +8,18 @@ from torchmetrics import Metric
 
 
 class ParticipationCounts(Metric):
-    """In how many rounds each client took part.
+    """Counts the rounds that each client took part in.
 
     Args:
-        num_clients: K, of all clients.
+        num_clients: K, the number of all clients.
+
+    Example::
+
+        participation = ParticipationCounts(num_clients=100)
+        for client in (3, 17):
+            participation.update(client)
+        participation.compute()  # {"counts": tensor of 100, "least": 0, "most": 1, "clients": 2}
+        participation.next_round()
     """
 
     full_state_update = False
@@ -22,11 +30,11 @@ class ParticipationCounts(Metric):
         super().__init__(**kwargs)
         zeros = torch.zeros(num_clients, dtype=torch.int64)
         self.add_state("round_counts", zeros, dist_reduce_fx="sum")
-        # Every rank knows the same of the rounds before.
+        # Every rank holds the same history, so the maximum does not change it.
         self.add_state("counts", zeros.clone(), dist_reduce_fx="max", persistent=True)
 
     def update(self, client: int) -> None:
-        """A client took part in this round."""
+        """Count a client that takes part in this round."""
         self.round_counts[client] += 1
 
     def compute(self) -> dict[str, Tensor]:
@@ -40,7 +48,7 @@ class ParticipationCounts(Metric):
         }
 
     def next_round(self) -> None:
-        """Begins a new round; the counts go on."""
+        """Start a new round; the counts carry over."""
         self.compute()
         self.reset()
         self.counts = self._total.to(self.counts)

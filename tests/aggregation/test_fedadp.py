@@ -56,7 +56,7 @@ def updates_of(model: nn.Module, clients: list[int], generator: np.random.Genera
 
 
 def vectors(*rows, sizes=None, rates=None) -> tuple[nn.Module, list[ClientUpdate]]:
-    """A model of two parameters at 0, and clients that move it to the rows."""
+    """Return a model of two parameters at 0, and clients that move it to the rows."""
     model = nn.Linear(2, 1, bias=False)
     nn.init.zeros_(model.weight)
     updates = [
@@ -97,7 +97,7 @@ def test_rounds_of_changing_clients_agree_with_numpy(weighting, alpha, generator
 
 
 @pytest.mark.parametrize(("angle", "value"), [(0.0, 5.000), (1.0, 3.161), (np.pi / 2, 0.280)])
-def test_the_mapping_has_the_paper_s_values(angle, value):
+def test_the_mapping_has_the_papers_values(angle, value):
     assert float(gompertz(torch.tensor(angle, dtype=torch.float64), alpha=5.0)) == pytest.approx(value, abs=5e-4)
 
 
@@ -119,7 +119,7 @@ def test_a_huge_alpha_does_not_overflow():
 
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 6))
 @settings(max_examples=50, deadline=None)
-def test_weighted_cosines_are_at_least_fedavg_s(seed, count):
+def test_weighted_cosines_are_at_least_those_of_fedavg(seed, count):
     """Theorem 2, with the angles of one round."""
     model = ConvNet()
     updates = random_updates(model, count, np.random.default_rng(seed))
@@ -133,7 +133,7 @@ def test_weighted_cosines_are_at_least_fedavg_s(seed, count):
 
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 6))
 @settings(max_examples=25, deadline=None)
-def test_contributions_are_a_distribution_over_the_round_s_clients(seed, count):
+def test_contributions_are_a_distribution_over_the_clients_of_the_round(seed, count):
     model = ConvNet()
     aggregator = FedAdp()
     aggregator.aggregate(model, random_updates(model, count, np.random.default_rng(seed)))
@@ -156,7 +156,7 @@ def test_the_order_of_clients_does_not_matter(seed, count):
 
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 5))
 @settings(max_examples=25, deadline=None)
-def test_equal_clients_are_served_as_that_client(seed, count):
+def test_identical_clients_aggregate_to_that_client(seed, count):
     generator = np.random.default_rng(seed)
     model = ConvNet()
     state = random_state(model, generator)
@@ -174,7 +174,7 @@ def test_one_client_with_one_sample_has_the_angle_zero_and_all_the_weight(genera
     assert aggregator.contributions == {3: 1.0}
 
 
-def test_opposite_to_the_average_is_the_angle_pi():
+def test_an_update_opposite_to_the_average_has_the_angle_pi():
     model, updates = vectors([2, 0], [-1, 0])
     aggregator = FedAdp()
     aggregator.aggregate(model, updates)
@@ -197,7 +197,7 @@ def test_a_zero_update_has_the_angle_half_pi():
     assert state["weight"].isfinite().all()
 
 
-def test_updates_that_cancel_have_the_angle_half_pi_and_leave_the_model():
+def test_updates_that_cancel_have_the_angle_half_pi_and_leave_the_model_unchanged():
     model, updates = vectors([1, 2], [-1, -2])
     aggregator = FedAdp()
     state = aggregator.aggregate(model, updates).state
@@ -220,11 +220,11 @@ def test_the_logged_angle_is_the_mean_of_this_round_alone():
 def test_the_divergence_is_in_units_of_the_mean_learning_rate(rates, eta):
     model, updates = vectors([3, 0], [0, 4], rates=rates)
     metrics = FedAdp().aggregate(model, updates).metrics
-    assert metrics["fedadp/divergence"] == pytest.approx(2.5 / eta)  # both are half of the hypotenuse away
+    assert metrics["fedadp/divergence"] == pytest.approx(2.5 / eta)  # both are half the hypotenuse away
 
 
 @pytest.mark.parametrize("in_folder", [False, True])
-def test_resumed_equals_undisturbed(in_folder, generator, tmp_path):
+def test_a_resumed_aggregator_equals_an_undisturbed_one(in_folder, generator, tmp_path):
     model = ConvNet()
     rounds = [updates_of(model, cohort, generator) for cohort in COHORTS]
     undisturbed = FedAdp()
@@ -250,7 +250,7 @@ def test_resumed_equals_undisturbed(in_folder, generator, tmp_path):
     assert resumed.smoothed_angles == undisturbed.smoothed_angles
 
 
-def test_a_run_logs_angle_and_divergence():
+def test_a_run_logs_the_angle_and_the_divergence():
     _, trainer = federate(server=FederatedServer(FedAdp()), rounds=2)
     assert 0 <= trainer.callback_metrics["fedadp/angle_mean"] <= np.pi
     assert trainer.callback_metrics["fedadp/divergence"] > 0

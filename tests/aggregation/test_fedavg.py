@@ -13,7 +13,7 @@ from tests.toys import ConvNet, identical, random_state, random_updates
 
 
 class GatheredMean(GatheredAggregator):
-    """The same average, computed from the updates together."""
+    """Computes the same average from all updates at once."""
 
     def finish_round(self) -> Aggregate:
         return Aggregate(self.result(self.mean))
@@ -56,7 +56,7 @@ def test_the_model_is_not_changed(generator):
     assert identical(dict(model.state_dict()), before)
 
 
-def test_of_the_counters_the_largest_received_counts(generator):
+def test_the_largest_received_counter_is_kept(generator):
     model = ConvNet()
     model.norm.num_batches_tracked.fill_(1000)
     updates = random_updates(model, 3, generator)
@@ -64,7 +64,7 @@ def test_of_the_counters_the_largest_received_counts(generator):
     assert state["norm.num_batches_tracked"] == max(update.state["norm.num_batches_tracked"] for update in updates)
 
 
-def test_no_updates_are_refused():
+def test_a_round_without_updates_is_refused():
     with pytest.raises(MisconfigurationError, match="at least one client"):
         FedAvg().aggregate(ConvNet(), [])
 
@@ -72,7 +72,7 @@ def test_no_updates_are_refused():
 @pytest.mark.parametrize("aggregator", [FedAvg(), GatheredMean()])
 @given(seed=st.integers(0, 2**32 - 1), samples=st.integers(1, 10**9))
 @settings(max_examples=25, deadline=None)
-def test_one_client_alone_is_served_bit_for_bit(aggregator, seed, samples):
+def test_a_single_client_is_served_bit_for_bit(aggregator, seed, samples):
     model = ConvNet()
     state = random_state(model, np.random.default_rng(seed))
     result = aggregator.aggregate(model, [ClientUpdate(3, state, samples)])
@@ -96,7 +96,7 @@ def test_the_order_of_clients_does_not_matter(seed, count):
 
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 5))
 @settings(max_examples=25, deadline=None)
-def test_equal_clients_are_served_as_that_client(seed, count):
+def test_identical_clients_aggregate_to_that_client(seed, count):
     generator = np.random.default_rng(seed)
     model = ConvNet()
     state = random_state(model, generator)

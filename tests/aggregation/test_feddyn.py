@@ -14,7 +14,7 @@ from tests.toys import ConvNet, federate, random_updates
 
 
 def algorithm_1(cohorts: list[list[int]], clients: int, alpha: float, epochs: int, lr: float = 0.05) -> float:
-    """The paper's algorithm 1 on the parabolas, with gradient descent as the clients' solver."""
+    """Run the paper's algorithm 1 on the parabolas, with gradient descent as the clients' solver."""
     w, h, gradients = 0.0, 0.0, np.zeros(clients)
     for cohort in cohorts:
         trained = []

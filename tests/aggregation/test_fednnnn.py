@@ -21,7 +21,7 @@ def vector(state, names) -> np.ndarray:
 
 
 class Paper:
-    """Algorithm 3, lines 9-12, for one group of parameters; gamma, beta None switch the halves off."""
+    """Algorithm 3, lines 9-12, for one group of parameters. beta=None or gamma=0 switches that half off."""
 
     def __init__(self, beta, gamma) -> None:
         self.beta, self.gamma, self.d = beta, gamma, 0.0
@@ -65,7 +65,7 @@ def test_three_rounds_agree_with_the_paper(aggregator, beta, gamma, groups, weig
 
 
 @pytest.mark.parametrize("aggregator", [FedNNNN(0.7, 0.8), NormNorm(1.0), Momentum(0.9)])
-def test_served_is_the_plain_average_and_statistics_are_averaged_for_both(aggregator, generator):
+def test_the_plain_average_is_served_and_both_models_average_the_statistics(aggregator, generator):
     model = ConvNet()
     updates = random_updates(model, 4, generator)
     result = aggregator.aggregate(model, updates)
@@ -87,7 +87,7 @@ def test_the_clients_next_start_lies_beta_e_away(generator):
 
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 6))
 @settings(max_examples=25, deadline=None)
-def test_n_is_never_larger_than_e(seed, count):
+def test_n_never_exceeds_e(seed, count):
     """Proposition 1."""
     generator = np.random.default_rng(seed)
     model, aggregator = ConvNet(), NormNorm(beta=1.0)
@@ -115,7 +115,7 @@ def test_gamma_zero_and_beta_n_over_e_is_fedavg(seed):
 
 @given(seed=st.integers(0, 2**32 - 1), beta=st.floats(0.1, 2.0), count=st.integers(1, 4))
 @settings(max_examples=25, deadline=None)
-def test_equal_clients_are_served_and_the_next_start_is_w_plus_beta_delta(seed, beta, count):
+def test_identical_clients_are_served_and_the_next_start_is_w_plus_beta_delta(seed, beta, count):
     generator = np.random.default_rng(seed)
     model = ConvNet()
     state = random_state(model, generator)
@@ -128,7 +128,7 @@ def test_equal_clients_are_served_and_the_next_start_is_w_plus_beta_delta(seed, 
 
 
 @pytest.mark.parametrize("granularity", ["model", "layer"])
-def test_without_a_direction_the_model_and_the_momentum_stay(granularity, generator):
+def test_without_a_direction_the_model_and_the_momentum_stay_the_same(granularity, generator):
     model, aggregator = ConvNet(), FedNNNN(beta=0.7, gamma=0.8, granularity=granularity)
     first = aggregator.aggregate(model, random_updates(model, 3, generator))
     model.load_state_dict(first.state)
@@ -139,7 +139,7 @@ def test_without_a_direction_the_model_and_the_momentum_stay(granularity, genera
     assert torch.equal(aggregator.momentum, momentum)
 
 
-def test_momentum_goes_on_where_clients_stand_still(generator):
+def test_momentum_decays_while_clients_stand_still(generator):
     model, aggregator = ConvNet(), Momentum(gamma=0.5)
     model.load_state_dict(aggregator.aggregate(model, random_updates(model, 2, generator)).state)
     d = aggregator.momentum.clone()
@@ -147,7 +147,7 @@ def test_momentum_goes_on_where_clients_stand_still(generator):
     torch.testing.assert_close(aggregator.momentum, 0.5 * d)
 
 
-def test_a_layer_that_nobody_moved_stays_while_the_others_move(generator):
+def test_a_layer_that_nobody_moved_stays_the_same_while_the_others_move(generator):
     model = ConvNet()
     updates = random_updates(model, 3, generator)
     for update in updates:

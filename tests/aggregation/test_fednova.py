@@ -17,7 +17,7 @@ SAMPLES = (1, 7, 2, 12, 4)
 
 
 def papers_rule(cohorts, epochs: int, lr: float, momentum: float) -> float:
-    """Section 4 on the parabolas, batch size 1: Δ_k / ‖a_k‖₁ averaged, times τ_eff = Σ p_k ‖a_k‖₁."""
+    """Run section 4 on the parabolas with batch size 1: the mean of Δ_k / ‖a_k‖₁, times τ_eff = Σ p_k ‖a_k‖₁."""
     w = 0.0
     for cohort in cohorts:
         p = np.array([SAMPLES[k] for k in cohort]) / sum(SAMPLES[k] for k in cohort)
@@ -47,7 +47,7 @@ def test_a_run_follows_the_papers_rule(momentum, count):
     assert federated.module.w.item() == pytest.approx(papers_rule(cohorts, 2, 0.01, momentum), rel=1e-9)
 
 
-def test_clients_of_equal_steps_are_averaged():
+def test_clients_with_equally_many_steps_are_averaged():
     def solve(aggregator) -> float:
         server = FederatedServer(aggregator, client=LocalTraining(epochs=3, callbacks=[LearningRateDecay(0.9)]))
         federated, _ = federate(Quadratic(), parabolas(5), server=server, rounds=4)
@@ -72,7 +72,7 @@ def test_the_servers_half_agrees_with_numpy(generator):
     np.testing.assert_allclose(vector(result.state, PARAMETERS), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_another_optimiser_at_the_clients_is_refused():
+def test_clients_with_an_optimiser_other_than_sgd_are_refused():
     class Adam(Net):
         def configure_optimizers(self):
             return torch.optim.Adam(self.parameters())

@@ -1,4 +1,4 @@
-"""FedNS and FedAvg+lastFC against their equations in NumPy, node by node, and what they do where these say nothing."""
+"""FedNS and FedAvg+lastFC against their equations in NumPy, node by node, and in the cases that these leave open."""
 
 from dataclasses import replace
 
@@ -23,14 +23,14 @@ def shares(amounts: np.ndarray, p: np.ndarray) -> np.ndarray:
 
 
 def numpy_node_weights(deltas: list[np.ndarray], node: int, p: np.ndarray) -> np.ndarray:
-    """Algorithm 3 for one node: variances, without those outside μ ± 2σ, over their sum."""
+    """Apply algorithm 3 to one node: the variances over their sum, without those outside μ ± 2σ."""
     v = np.array([np.var(delta[node].ravel()) for delta in deltas])
     inside = np.abs(v - v.mean()) <= 2 * v.std() * (1 + 1e-6)
     return shares(np.where(inside, v, 0.0), p)
 
 
 def numpy_fedns(model, updates, weighting="samples", head="head", hidden=("conv", "hidden")) -> dict[str, np.ndarray]:
-    """``hidden=()`` is FedAvg+lastFC."""
+    """Compute FedNS in float64; ``hidden=()`` gives FedAvg+lastFC."""
     start = {name: value.detach().numpy().astype(np.float64) for name, value in model.state_dict().items()}
     states = [{name: value.numpy().astype(np.float64) for name, value in u.state.items()} for u in updates]
     sizes = np.array([u.num_samples if weighting == "samples" else 1 for u in updates], dtype=np.float64)
@@ -57,7 +57,7 @@ def assert_agrees(state, expected, rtol=1e-5):
 
 
 def scaled_updates(model, count: int, generator: np.random.Generator) -> list[ClientUpdate]:
-    """Clients that moved by very different lengths from the model, so that some are outliers in some nodes."""
+    """Return clients that moved very different distances from the model, so that some nodes have outliers."""
     updates = random_updates(model, count, generator)
     start = model.state_dict()
     for update in updates:
@@ -68,7 +68,7 @@ def scaled_updates(model, count: int, generator: np.random.Generator) -> list[Cl
 
 
 def hidden_clients(*rows, sizes=None) -> tuple[nn.Module, list[ClientUpdate]]:
-    """A model at 0 with one hidden node, and clients that move the node's incoming weights to the rows."""
+    """Return a model at 0 with one hidden node, and clients that move the node's incoming weights to the rows."""
     model = nn.Sequential(nn.Linear(len(rows[0]), 1), nn.Linear(1, 2))
     for value in model.parameters():
         nn.init.zeros_(value)
@@ -117,7 +117,7 @@ def test_the_order_of_clients_does_not_matter(aggregator, seed, count):
 @BOTH
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 8))
 @settings(max_examples=25, deadline=None)
-def test_equal_clients_are_served_as_that_client(aggregator, seed, count):
+def test_identical_clients_aggregate_to_that_client(aggregator, seed, count):
     generator = np.random.default_rng(seed)
     model = ConvNet()
     state = random_state(model, generator)
@@ -131,7 +131,7 @@ def test_equal_clients_are_served_as_that_client(aggregator, seed, count):
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 8))
 @settings(max_examples=25, deadline=None)
 def test_every_parameter_lies_between_the_clients(aggregator, seed, count):
-    """Weights of a node are not negative and sum to 1."""
+    """A node's weights are not negative and sum to 1."""
     model = ConvNet()
     updates = scaled_updates(model, count, np.random.default_rng(seed))
     result = aggregator().aggregate(model, updates).state
@@ -143,7 +143,7 @@ def test_every_parameter_lies_between_the_clients(aggregator, seed, count):
 
 
 @BOTH
-def test_one_client_with_one_sample_is_served_as_it_is(aggregator, generator):
+def test_a_single_client_with_one_sample_is_served_unchanged(aggregator, generator):
     model = ConvNet()
     state = random_state(model, generator)
     update = ClientUpdate(3, state, num_samples=1, class_counts=torch.tensor([0, 1, 0, 0]))
@@ -153,7 +153,7 @@ def test_one_client_with_one_sample_is_served_as_it_is(aggregator, generator):
 
 
 @BOTH
-def test_a_class_held_by_one_client_is_its_unit_of_the_head(aggregator, generator):
+def test_a_class_that_one_client_holds_takes_its_unit_of_the_head_from_that_client(aggregator, generator):
     model = ConvNet()
     updates = random_updates(model, 4, generator)
     for update in updates:
@@ -164,7 +164,7 @@ def test_a_class_held_by_one_client_is_its_unit_of_the_head(aggregator, generato
 
 
 @BOTH
-def test_a_class_nobody_holds_is_averaged_by_samples(aggregator, generator):
+def test_a_class_that_nobody_holds_is_averaged_by_samples(aggregator, generator):
     model = ConvNet()
     updates = random_updates(model, 4, generator)
     for update in updates:
@@ -176,15 +176,15 @@ def test_a_class_nobody_holds_is_averaged_by_samples(aggregator, generator):
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
-def test_up_to_five_clients_leave_nobody_out(count):
-    """The farthest of m clients is √(m - 1) σ away: of 5, exactly 2 σ, which is inside."""
+def test_nobody_is_left_out_among_up_to_five_clients(count):
+    """The farthest of m clients is at most √(m - 1) σ away: with 5 clients 2 σ, which is inside."""
     model, updates = hidden_clients(*[[0, 2]] * (count - 1), [0, 2000])  # variances 1, ..., 1, 10⁶
     state = FedNS().aggregate(model, updates).state
     total = count - 1 + 1e6
     assert state["0.weight"][0, 1].item() == pytest.approx(((count - 1) * 2 + 1e6 * 2000) / total)
 
 
-def test_rounding_leaves_nobody_of_five_out():
+def test_rounding_does_not_leave_out_one_of_five_clients():
     for tenths in range(10, 100):
         model, updates = hidden_clients(*[[0, 0.1]] * 4, [0, tenths / 10])
         weight = FedNS().aggregate(model, updates).state["0.weight"][0, 1].item()
@@ -233,7 +233,7 @@ def test_a_node_moved_without_variance_is_averaged_by_samples():
     assert state["0.weight"][0].tolist() == pytest.approx([0.25 * 0.1 + 0.75 * 0.7] * 3)
 
 
-def test_a_node_of_one_incoming_weight_is_averaged_by_samples():
+def test_a_node_with_one_incoming_weight_is_averaged_by_samples():
     model, updates = hidden_clients([1], [5], sizes=[1, 3])
     assert FedNS().aggregate(model, updates).state["0.weight"].item() == pytest.approx(4)
 
@@ -244,7 +244,7 @@ def test_a_node_that_only_an_outlier_moved_is_averaged_by_samples():
 
 
 class Everything(nn.Module):
-    """Layers of every kind: a depthwise, a one- and a three-dimensional, a transposed convolution; a frozen weight."""
+    """Layers of every kind: depthwise, one- and three-dimensional and transposed convolutions, and a frozen weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -305,7 +305,7 @@ def test_a_tied_weight_is_averaged_by_samples(generator):
 
 
 @pytest.mark.parametrize("head", [None, "fc", "net.head"])
-def test_a_layer_under_two_names_has_nodes_once(head, generator):
+def test_a_layer_under_two_names_is_averaged_once(head, generator):
     class Wrapped(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -356,7 +356,7 @@ def test_more_classes_than_the_head_has_outputs_are_refused(aggregator, generato
 
 
 @BOTH
-def test_classes_beyond_those_counted_are_held_by_nobody(aggregator, generator):
+def test_classes_beyond_the_counts_are_treated_as_held_by_nobody(aggregator, generator):
     model = ConvNet()
     updates = random_updates(model, 3, generator)
     short = [replace(update, class_counts=update.class_counts[:3]) for update in updates]
@@ -375,7 +375,7 @@ def test_a_model_without_a_linear_layer_is_refused_before_the_first_round(aggreg
 
 @BOTH
 @pytest.mark.parametrize("head", ["conv", "nowhere"])
-def test_a_head_that_is_no_linear_layer_is_refused_before_the_first_round(aggregator, head):
+def test_a_head_that_is_not_a_linear_layer_is_refused_before_the_first_round(aggregator, head):
     message = f"head='{head}' is not an nn.Linear of ConvNet: set it to the name of one, .* the last, 'head'"
     with pytest.raises(MisconfigurationError, match=message):
         aggregator(head).prepare(ConvNet(), Federation(num_clients=2, seed=0))

@@ -29,7 +29,7 @@ def test_momentum_and_a_changing_learning_rate_are_accounted_for():
     assert solve(Scaffold(), callbacks=[LearningRateDecay(0.99)], rounds=80) == pytest.approx(-0.8, abs=1e-5)
 
 
-def test_its_state_follows_the_papers_formulas(generator):
+def test_the_servers_state_follows_the_papers_formulas(generator):
     model, aggregator = ConvNet(), Scaffold()
     aggregator.prepare(model, Federation(num_clients=8, seed=0))
     c, own = 0.0, dict.fromkeys(range(8), 0.0)

@@ -1,3 +1,5 @@
+"""What clients do beside training: proximal terms, schedules, layers of their own, evaluation."""
+
 import math
 from typing import ClassVar
 
@@ -36,13 +38,13 @@ def test_mu_zero_is_fedavg_bit_for_bit():
     assert identical(run(callbacks=[ProximalTerm(0.0)])[0], average)
 
 
-def test_the_aggregator_and_the_callback_are_the_same_proximal_term():
+def test_the_aggregator_and_the_callback_add_the_same_proximal_term():
     assert identical(run(FedProx(mu=0.3))[0], run(callbacks=[ProximalTerm(0.3)])[0])
 
 
-def test_the_proximal_term_is_that_of_the_loss():
+def test_the_proximal_term_equals_the_papers_term_in_the_loss():
     class ByHand(Net):
-        """The term in the loss, where the paper has it."""
+        """Adds the term to the loss, as the paper does."""
 
         def on_fit_start(self):
             self.start = [parameter.detach().clone() for parameter in self.parameters()]
@@ -71,7 +73,7 @@ def test_a_strong_proximal_term_holds_clients_back():
 
 
 class Rates(Callback):
-    """Records the learning rate that each step is made with; one list for all clients."""
+    """Records the learning rate of each step, in one list for all clients."""
 
     seen: ClassVar[list[float]] = []
 
@@ -100,7 +102,7 @@ def test_cosine_annealing_follows_the_papers_equation_at_every_batch(rates, hori
     assert rates == pytest.approx(expected, abs=1e-7)
 
 
-def test_the_learning_rate_decays_by_round_and_is_constant_within(rates):
+def test_the_learning_rate_decays_from_round_to_round_and_is_constant_within_one(rates):
     run(callbacks=[LearningRateDecay(0.9), Rates()], rounds=3, partition=IID(1))
     assert rates == pytest.approx([0.1] * 15 + [0.09] * 15 + [0.081] * 15)
 
@@ -124,7 +126,7 @@ def test_values_out_of_range_are_refused(make, message):
         make()
 
 
-def test_fedbn_keeps_a_clients_normalisation_layers_for_it():
+def test_fedbn_keeps_each_clients_own_normalisation_layers():
     server = FederatedServer(FedBN())
     keep = Keep()
     federate(Net(batch_norm=True), server=server, callbacks=[keep], rounds=1)

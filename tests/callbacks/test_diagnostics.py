@@ -32,7 +32,7 @@ def diagnostics() -> list:
 
 
 def run(folder, name="run", aggregator=None, callbacks=None, rounds=3, module=None, server=None, **options):
-    """The logged numbers by round, what passed through the server, and the Trainer."""
+    """Run a federation; return the logged numbers by round, what passed through the server, and the Trainer."""
     logger, keep = CSVLogger(folder, name), Keep()
     torch.manual_seed(0)
     _, trainer = federate(
@@ -96,7 +96,7 @@ def test_the_learning_rate_of_a_client_is_that_of_its_last_step(tmp_path):
 
 
 @pytest.mark.parametrize("samples", ["validation", "own"])
-def test_clients_are_evaluated_alike_on_two_processes_of_uneven_share(samples, tmp_path):
+def test_two_processes_with_uneven_shares_evaluate_clients_like_one(samples, tmp_path):
     def evaluated(name: str, **options):
         torch.manual_seed(0)
         module = Classifier(FullyConnected(6, (5,), 4), num_classes=4)
@@ -112,7 +112,7 @@ def test_clients_are_evaluated_alike_on_two_processes_of_uneven_share(samples, t
         assert first == pytest.approx(second, rel=1e-5, abs=1e-7)
 
 
-def test_the_angles_of_a_fedadp_run_are_those_that_it_weighs_with(tmp_path):
+def test_the_angles_of_a_fedadp_run_are_those_that_it_weights_clients_by(tmp_path):
     server = FederatedServer(FedAdp(alpha=3))
     rows, keep, _ = run(tmp_path, server=server)
     aggregator, last = server.aggregator, rows[2]
@@ -167,7 +167,7 @@ def test_participation_counts_the_cohorts(tmp_path):
         assert row["participation/clients"] == sum(count > 0 for count in counts)
 
 
-def test_many_clients_get_no_curve_each(tmp_path):
+def test_many_clients_do_not_get_one_curve_each(tmp_path):
     callbacks = [AngleDiagnostics(max_curves=9), DivergenceDiagnostics(max_curves=9), Participation(max_curves=9)]
     rows, _, _ = run(tmp_path, aggregator=FedDNA(steps=5), callbacks=callbacks, rounds=1)
     assert not [tag for tag in rows[0] if "client_0" in tag]
@@ -177,7 +177,7 @@ def test_many_clients_get_no_curve_each(tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_they_work_with_every_algorithm_and_do_not_disturb_it(algorithm, tmp_path):
+def test_diagnostics_work_with_every_algorithm_and_do_not_disturb_it(algorithm, tmp_path):
     options = {"selection": RandomClients(count=2), "rounds": 2}
     plain, _, trainer = run(tmp_path, "plain", ALGORITHMS[algorithm](), [], module=fitting_model(algorithm), **options)
     rows, _, watched = run(tmp_path, "watched", ALGORITHMS[algorithm](), module=fitting_model(algorithm), **options)
@@ -199,7 +199,7 @@ def test_two_processes_log_what_one_logs(count, tmp_path):
         assert two[round_] == pytest.approx(row, rel=1e-4, abs=1e-5)
 
 
-def test_stopped_and_resumed_logs_what_an_undisturbed_run_logs(tmp_path):
+def test_a_stopped_and_resumed_run_logs_what_an_undisturbed_run_logs(tmp_path):
     whole, _, _ = run(tmp_path, "whole", rounds=4)
     _, _, trainer = run(tmp_path, "begun", rounds=2)
     trainer.save_checkpoint(tmp_path / "begun.ckpt")
@@ -226,7 +226,7 @@ def test_clients_own_samples_show_whom_the_model_serves_badly(tmp_path):
     assert rows[0]["clients/val_accuracy_worst"] == pytest.approx(np.min(accuracies), rel=1e-6)
 
 
-def test_a_checkpoint_can_follow_what_they_log(tmp_path):
+def test_a_checkpoint_can_monitor_what_diagnostics_log(tmp_path):
     best = ModelCheckpoint(dirpath=tmp_path, monitor="norms/all/integral", mode="max", filename="best")
     rows, _, trainer = run(tmp_path, callbacks=[NormDiagnostics(), best], enable_checkpointing=True)
     assert best.best_model_score == pytest.approx(rows[2]["norms/all/integral"])
@@ -234,7 +234,7 @@ def test_a_checkpoint_can_follow_what_they_log(tmp_path):
 
 
 class Plain(Net):
-    """Keeps its weights of every epoch."""
+    """Keeps its weights after every epoch."""
 
     def on_train_start(self):
         self.states = [self._copy()]
@@ -260,7 +260,7 @@ def fit_plain(tmp_path, name, epochs, ckpt_path=None, reference_path=None):
     return {step: only(row, "norms/", "divergence/") for step, row in read_metrics(logger).items()}, module, trainer
 
 
-def test_a_plain_module_has_the_move_of_every_epoch(tmp_path):
+def test_a_plain_module_logs_its_move_in_every_epoch(tmp_path):
     rows, module, trainer = fit_plain(tmp_path, "plain", epochs=3)
     integral = 0.0
     for epoch in range(3):
@@ -283,7 +283,7 @@ def test_a_plain_run_is_resumed_and_compared_with_a_reference(tmp_path):
 
 
 @pytest.mark.parametrize("callback", [AngleDiagnostics(), DivergenceDiagnostics(), Participation()])
-def test_what_compares_clients_is_refused_on_a_plain_module(callback):
+def test_diagnostics_that_compare_clients_are_refused_on_a_plain_module(callback):
     trainer = quiet_trainer(max_epochs=1, callbacks=[callback])
     with pytest.raises(MisconfigurationError, match="compares clients, but Net has none: wrap it") as error:
         trainer.fit(Net(), Blobs())

@@ -14,7 +14,7 @@ from tests.toys import Net, federate, identical
 
 
 def algorithm_1(cohorts, lam: float, epochs: int, lr: float = 0.05) -> tuple[float, dict[int, float]]:
-    """The paper's algorithm 1 on the parabolas: FedAvg for w, and v ← v - η (∇f_k(v) + λ (v - w))."""
+    """Run the paper's algorithm 1 on the parabolas: FedAvg for w, and v ← v - η (∇f_k(v) + λ (v - w))."""
     w, personal = 0.0, {}
     for cohort in cohorts:
         trained = []
@@ -46,7 +46,7 @@ def test_a_run_follows_the_papers_algorithm(count, lam):
 
 
 @pytest.mark.parametrize("aggregator", [FedAvg, Scaffold])
-def test_the_global_model_is_that_of_a_run_without_it(aggregator):
+def test_the_global_model_equals_that_of_a_run_without_ditto(aggregator):
     def run(callbacks):
         torch.manual_seed(0)
         client = LocalTraining(epochs=2, callbacks=callbacks)
@@ -56,7 +56,7 @@ def test_the_global_model_is_that_of_a_run_without_it(aggregator):
     assert identical(run([LearningRateDecay(0.9), Ditto()]), run([LearningRateDecay(0.9)]))
 
 
-def test_personal_models_are_what_is_evaluated():
+def test_client_evaluation_uses_the_personal_models():
     client = LocalTraining(epochs=2, callbacks=[Ditto(0.1)])
     server = FederatedServer(FedBN(), client=client)
     module = Net(batch_norm=True)

@@ -1,4 +1,4 @@
-"""What TensorBoard is told beside the curves: how to arrange them, and how the run is set up."""
+"""What TensorBoard gets besides the curves: how to arrange them, and how the run is set up."""
 
 import re
 
@@ -29,7 +29,7 @@ from tests.toys import Net, federate
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The folder of a run with all of them."""
+    """Return the folder of a run with all diagnostics."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("runs")
     callbacks = [NormDiagnostics(), AngleDiagnostics(), DivergenceDiagnostics(), Participation()]
@@ -50,7 +50,7 @@ def run(tmp_path_factory):
 
 
 def charts(run) -> dict[str, dict[str, list[str]]]:
-    """What the Custom Scalars tab reads."""
+    """Return what the Custom Scalars tab reads: the tags of each chart, by category."""
     events = EventAccumulator(str(run))
     events.Reload()
     (event,) = events.Tensors("custom_scalars__config__")
@@ -59,7 +59,7 @@ def charts(run) -> dict[str, dict[str, list[str]]]:
 
 
 def shown(run, category: str, title: str) -> set[str]:
-    """The tags in a chart, found as TensorBoard finds them."""
+    """Return the tags in a chart, matched as TensorBoard matches them."""
     patterns = charts(run)[category][title]
     return {tag for tag in scalars(run) if any(re.match(pattern, tag) for pattern in patterns)}
 
@@ -69,7 +69,7 @@ def test_n_and_e_of_a_layer_share_a_chart(run):
     assert shown(run, "Norms", "N and E: all") == {"norms/all/N", "norms/all/E"}
 
 
-def test_all_clients_angles_share_a_chart(run):
+def test_the_angles_of_all_clients_share_a_chart(run):
     found = shown(run, "Angles", "angle to the average, radians")
     assert found == {tag for tag in scalars(run) if tag.startswith("angles/client_")}
     assert len(found) >= 3
@@ -80,7 +80,7 @@ def test_accuracy_has_a_chart(run):
 
 
 @pytest.mark.parametrize("tag", ["val/accuracy", "val/macro_precision", "val/macro_recall", "val/macro_f1"])
-def test_the_classifiers_metrics_share_the_chart_of_accuracy(run, tag):
+def test_the_classifiers_metrics_share_the_accuracy_chart(run, tag):
     (pattern,) = charts(run)["Evaluation"]["accuracy, precision, recall, F1"]
     assert re.match(pattern, tag)
 
@@ -170,13 +170,13 @@ def test_the_hparams_tab_knows_how_the_run_is_set_up(run):
     }
 
 
-def test_parts_made_by_the_command_line_are_told_by_class_and_arguments(tmp_path):
+def test_objects_made_by_the_command_line_are_shown_as_class_and_arguments(tmp_path):
     net = Net()
     optimizer = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05, "nesterov": False, "fused": None}}
     net._hparams_initial = {"_instantiator": "x", "optimizer": optimizer, "sizes": [16, 32], "mask": None}
     _, trainer = federate(net, rounds=1)
-    told = run_parameters(trainer, trainer.lightning_module)
-    assert {name: value for name, value in told.items() if name.startswith("model.")} == {
+    parameters = run_parameters(trainer, trainer.lightning_module)
+    assert {name: value for name, value in parameters.items() if name.startswith("model.")} == {
         "model.optimizer": "SGD(lr=0.05)",
         "model.optimizer.lr": 0.05,
         "model.sizes": "16, 32",
@@ -184,7 +184,7 @@ def test_parts_made_by_the_command_line_are_told_by_class_and_arguments(tmp_path
     }
 
 
-def test_the_hparams_tab_knows_the_metrics_that_end_the_run(run):
+def test_the_hparams_tab_knows_the_final_metrics_of_the_run(run):
     infos = hparams(run, "_hparams_/experiment").experiment.metric_infos
     assert {info.name.tag for info in infos} == {"val_loss", "val_accuracy", "train/loss"}
     assert "hp_metric" not in scalars(run)

@@ -1,3 +1,5 @@
+"""The picture of the partition in TensorBoard."""
+
 from pytorch_lightning.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

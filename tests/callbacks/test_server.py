@@ -1,3 +1,5 @@
+"""The server: what a round does, what it logs and saves, and what it refuses."""
+
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +20,7 @@ from tests.toys import Blobs, Net, federate, identical, quiet_trainer
 
 
 class Keep(RoundCallback):
-    """Keeps what passes through the server."""
+    """Records what passes through the server."""
 
     def __init__(self) -> None:
         self.starts, self.updates, self.cohorts, self.ends = [], [], [], []
@@ -55,7 +57,7 @@ def test_a_round_installs_the_weighted_mean_of_its_clients(weighting):
         np.testing.assert_allclose(value.numpy(), expected, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
-def test_the_next_round_starts_where_the_last_ended():
+def test_a_round_starts_where_the_last_one_ended():
     keep = Keep()
     federate(callbacks=[keep], rounds=3)
     assert identical(keep.ends[0], keep.starts[1])
@@ -93,7 +95,7 @@ def test_server_sgd_with_learning_rate_one_half_moves_half_way():
 
 
 class TwoModels(FedAvg):
-    """Clients go on from twice the average, the average is served."""
+    """Clients continue from twice the average; the average is served."""
 
     def finish_round(self):
         served = super().finish_round().state
@@ -144,7 +146,7 @@ def test_the_x_axis_of_every_metric_is_the_round(tmp_path):
         assert {"val_loss", "val_accuracy"} <= row.keys()
 
 
-def test_default_progress_and_checkpoint_speak_of_rounds(tmp_path):
+def test_the_default_progress_bar_and_checkpoint_count_rounds(tmp_path):
     _, trainer = federate(
         rounds=2,
         enable_checkpointing=True,
@@ -157,7 +159,7 @@ def test_default_progress_and_checkpoint_speak_of_rounds(tmp_path):
     assert torch.load(trainer.checkpoint_callback.best_model_path, weights_only=True)["epoch"] == 1
 
 
-def test_what_the_user_chose_stays_and_the_last_round_is_kept_beside_it(tmp_path):
+def test_the_users_callbacks_stay_and_the_last_round_is_saved_as_well(tmp_path):
     class MyBar(TQDMProgressBar):
         pass
 
@@ -181,7 +183,7 @@ def test_checkpointing_can_be_switched_off(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_bar_counts_clients(capsys):
+def test_the_progress_bar_counts_clients(capsys):
     federate(rounds=2, enable_progress_bar=True, selection=RandomClients(count=3))
     printed = capsys.readouterr().out
     assert "Round 2/2" in printed
@@ -189,7 +191,7 @@ def test_the_bar_counts_clients(capsys):
     assert "Epoch" not in printed
 
 
-def test_validation_after_a_round_can_be_random_and_still_depends_on_the_round_alone():
+def test_random_numbers_in_validation_depend_on_the_round_alone():
     drawn = {}
 
     class Draws(Callback):
@@ -216,7 +218,7 @@ def test_flags_that_belong_to_the_clients_are_refused(flags, message):
 
 
 def test_a_strategy_that_shards_the_model_is_refused():
-    sharded = FSDPStrategy.__new__(FSDPStrategy)  # it cannot be made without a GPU
+    sharded = FSDPStrategy.__new__(FSDPStrategy)  # its __init__ needs a GPU
     with pytest.raises(MisconfigurationError, match="strategy FSDPStrategy shards"):
         check_flags(SimpleNamespace(strategy=sharded))
 
@@ -259,14 +261,14 @@ def test_mixed_precision_of_the_server_does_not_reach_the_clients():
         ({"partition": IID(3)}, "num_clients=4, but this one has num_clients=3"),
     ],
 )
-def test_a_resume_into_another_federation_is_refused(tmp_path, changes, message):
+def test_resuming_into_another_federation_is_refused(tmp_path, changes, message):
     _, trainer = federate(rounds=1)
     trainer.save_checkpoint(tmp_path / "run.ckpt")
     with pytest.raises(MisconfigurationError, match=message):
         federate(rounds=2, ckpt_path=tmp_path / "run.ckpt", **changes)
 
 
-def test_a_server_that_is_used_again_remembers_nothing():
+def test_a_server_that_is_reused_remembers_nothing():
     first, second = Keep(), Keep()
     server = FederatedServer(TwoModels())
     torch.manual_seed(0)
@@ -277,7 +279,7 @@ def test_a_server_that_is_used_again_remembers_nothing():
     assert identical(first.ends[1], second.ends[1])
 
 
-def test_a_resume_with_another_server_optimiser_is_refused(tmp_path):
+def test_resuming_with_another_server_optimiser_is_refused(tmp_path):
     def adam(parameters):
         return torch.optim.Adam(parameters, lr=0.01)
 
@@ -288,7 +290,7 @@ def test_a_resume_with_another_server_optimiser_is_refused(tmp_path):
 
 
 def test_a_checkpoint_is_replaced_in_one_step(tmp_path, monkeypatch):
-    """A kill while the next one is written leaves the last one whole."""
+    """A kill while the next checkpoint is written leaves the last one intact."""
     federate(rounds=1, enable_checkpointing=True, default_root_dir=tmp_path)
     last = tmp_path / "checkpoints" / "last.ckpt"
     before = last.read_bytes()
@@ -308,14 +310,14 @@ def test_another_runs_checkpoint_is_not_overwritten(tmp_path):
         federate(rounds=1, enable_checkpointing=True, default_root_dir=tmp_path)
 
 
-def test_a_checkpoint_callback_of_the_users_that_looks_plain_is_kept(tmp_path):
+def test_a_users_checkpoint_callback_that_looks_like_the_default_is_kept(tmp_path):
     every_second = ModelCheckpoint(every_n_epochs=2, save_top_k=-1)
     _, trainer = federate(rounds=4, callbacks=[every_second], enable_checkpointing=True, default_root_dir=tmp_path)
     assert len(list((tmp_path / "checkpoints").glob("epoch=*.ckpt"))) == 2
     assert [type(callback) for callback in trainer.checkpoint_callbacks] == [ModelCheckpoint, LastRound]
 
 
-def test_a_checkpoint_callback_of_the_module_comes_before_the_last_rounds(tmp_path):
+def test_the_modules_checkpoint_callback_comes_before_last_round(tmp_path):
     class Configured(Net):
         def configure_callbacks(self):
             return [ModelCheckpoint(tmp_path, monitor="val_loss", filename="best")]

@@ -1,12 +1,9 @@
-import copy
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from pytorch_lightning import LightningModule, Trainer
 
-from fl_lightning.cli.app import FederatedCLI
 from fl_lightning.models import Classifier
 from tests.runs import REPOSITORY
 from tests.toys import Net
@@ -266,15 +263,3 @@ def test_overlays_of_two_algorithms_combine(run):
     assert config["server"]["transforms"][0]["class_path"].endswith("BernoulliMask")
     assert config["data"]["selection"]["class_path"].endswith("SequentialClients")
     assert config["client"]["callbacks"][0]["class_path"].endswith("CosineAnnealing")
-
-
-def test_a_copy_of_a_configured_optimiser_does_not_copy_the_trainer(run):
-    class Untrained(FederatedCLI):
-        def fit(self, **kwargs):
-            """Do not train."""
-
-    cli = Untrained(["fit", "--config", str(REPOSITORY / "configs" / "demo.yaml")])
-    copied: dict[int, object] = {}
-    copy.deepcopy(cli.model.module.optimizer, copied)
-    assert copied
-    assert not any(isinstance(value, Trainer | LightningModule) for value in copied.values())

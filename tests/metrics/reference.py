@@ -15,7 +15,7 @@ def trainable(model: nn.Module) -> list[str]:
 
 
 def groups(model: nn.Module) -> dict[str, list[str]]:
-    """The parameters of each layer, each kind of layer, and all."""
+    """Return the parameters of each layer, of each kind of layer, and of the whole model."""
     names = trainable(model)
     found = {name.rsplit(".", 1)[0]: [] for name in names}
     for name in names:
@@ -33,7 +33,7 @@ def vector(state, names) -> np.ndarray:
 
 
 def norms(model, start, states, weights, end) -> dict[str, float]:
-    """Eq. 4, 5 and 24 of FedNNNN."""
+    """Compute eq. 4, 5 and 24 of FedNNNN."""
     p = np.array(weights) / np.sum(weights)
     values = {}
     for group, names in groups(model).items():
@@ -46,20 +46,20 @@ def norms(model, start, states, weights, end) -> dict[str, float]:
 
 
 def gradients(model, start, states, weights, rate: float = 1.0) -> tuple[np.ndarray, list[np.ndarray]]:
-    """g and g_k of FedAdp."""
+    """Return g and g_k of FedAdp."""
     names = trainable(model)
     each = [(vector(start, names) - vector(state, names)) / rate for state in states]
     return np.average(each, axis=0, weights=weights), each
 
 
 def angles(model, start, states, weights) -> list[float]:
-    """Eq. 7 of FedAdp."""
+    """Compute eq. 7 of FedAdp."""
     g, each = gradients(model, start, states, weights)
     return [np.arccos(g @ g_k / (np.linalg.norm(g) * np.linalg.norm(g_k))) for g_k in each]
 
 
 def fedadp_weights(smoothed, weights, alpha: float = 5.0) -> np.ndarray:
-    """Eq. 9-10 of FedAdp."""
+    """Compute eq. 9-10 of FedAdp."""
     f = alpha * (1 - np.exp(-np.exp(-alpha * (np.array(smoothed) - 1))))
     raw = np.array(weights) * np.exp(f)
     return raw / raw.sum()

@@ -1,4 +1,4 @@
-"""Every metric against NumPy over several rounds, alone and split over two processes; and its laws."""
+"""Every metric against NumPy over several rounds, alone and split over two processes, and its laws."""
 
 import copy
 import math
@@ -27,7 +27,7 @@ COHORTS = [[0, 1, 2, 3, 4], [1, 3, 5], [5], [2, 3, 4, 5]]
 
 
 class Round:
-    """What the clients of a round did, drawn at random; the global model goes anywhere."""
+    """A random round: where the clients and the global model started and ended."""
 
     def __init__(self, model: nn.Module, clients: list[int], generator: np.random.Generator) -> None:
         self.clients = clients
@@ -90,7 +90,7 @@ def statistics(rank: int, size: int) -> list[dict[str, float]]:
 
 
 def flat(values) -> dict[str, float]:
-    """One number per name; values by client as ``name/client``."""
+    """Return one number per name, with values by client as ``name/client``."""
     found = {}
     for name, value in values.items():
         each = (
@@ -101,7 +101,7 @@ def flat(values) -> dict[str, float]:
 
 
 def run(metric, one, rank: int, size: int) -> list[dict[str, float]]:
-    """All rounds; a rank takes every ``size``-th client, and in the round of one client another rank has none."""
+    """Run all rounds. A rank takes every ``size``-th client, so in the round with one client another rank has none."""
     values = []
     for round_ in rounds():
         one(round_, list(range(len(round_.clients)))[rank::size])
@@ -124,7 +124,7 @@ def on_two_processes(rank: int, port: int, results) -> None:
 
 @pytest.fixture(scope="module")
 def both_ranks() -> list[list[list[dict[str, float]]]]:
-    """Forked processes: they need not import torch again."""
+    """Return what each rank measures. The processes are forked, so that they need not import torch again."""
     from lightning_fabric.plugins.environments.lightning import find_free_network_port
 
     context = torch.multiprocessing.get_context("fork")
@@ -140,7 +140,7 @@ def both_ranks() -> list[list[list[dict[str, float]]]]:
 
 
 @pytest.mark.parametrize("number", range(len(METRICS)), ids=[measure.__name__ for measure in METRICS])
-def test_on_two_processes_both_have_what_one_has(both_ranks, number):
+def test_each_of_two_processes_computes_what_one_computes(both_ranks, number):
     alone = METRICS[number](0, 1)
     for rank in range(2):
         for expected, found in zip(alone, both_ranks[rank][number], strict=True):
@@ -183,7 +183,7 @@ def test_gradient_divergence_agrees_with_numpy():
         assert found == {"gradient": pytest.approx(expected, rel=1e-6, abs=1e-4)}
 
 
-def test_without_reported_rates_the_divergence_is_that_of_the_updates(generator):
+def test_without_reported_learning_rates_the_divergence_is_that_of_the_updates(generator):
     model = nn.Linear(2, 1, bias=False)
     metric = GradientDivergence(model)
     zero = {"weight": torch.zeros(1, 2)}
@@ -233,13 +233,13 @@ def test_without_running_statistics_there_is_only_the_divergence_of_parameters()
     ("content", "reason"),
     [
         (None, "no such file"),
-        (b"text", "no checkpoint"),
-        ([1], "holds no state"),
+        (b"text", "is not a checkpoint"),
+        ([1], "holds no model state"),
         ({"state_dict": {}}, "conv.weight is missing there"),
         ({"conv.weight": torch.zeros(1)}, r"conv.weight is of shape \(1,\) there and of shape \(3, 1, 3, 3\) here"),
     ],
 )
-def test_a_reference_that_cannot_serve_is_refused_in_one_line(content, reason, tmp_path):
+def test_an_unusable_reference_is_refused_in_one_line(content, reason, tmp_path):
     path = tmp_path / "reference.ckpt"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -283,7 +283,7 @@ def test_n_is_at_most_e_and_scales_with_the_updates(seed, clients, scale):
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6))
-def test_the_kinds_norms_are_made_of_their_layers(seed, clients):
+def test_the_norm_of_a_kind_combines_the_norms_of_its_layers(seed, clients):
     generator, model = np.random.default_rng(seed), ConvNet()
     start, metric = random_state(model, generator), UpdateNorms(model)
     for _ in range(clients):
@@ -295,7 +295,7 @@ def test_the_kinds_norms_are_made_of_their_layers(seed, clients):
 
 @settings(max_examples=25, deadline=None)
 @given(st.permutations(range(5)))
-def test_the_order_of_clients_does_not_show(order):
+def test_the_order_of_clients_does_not_matter(order):
     round_ = rounds()[0]
     metric = UpdateAngles(ConvNet(), num_clients=6)
     for row in order:
@@ -304,7 +304,7 @@ def test_the_order_of_clients_does_not_show(order):
     assert found == pytest.approx(angles(0, 1)[0], rel=1e-9)
 
 
-def test_clients_that_agree_have_ratio_one_and_those_that_cancel_out_zero():
+def test_clients_that_agree_have_ratio_one_and_clients_that_cancel_out_have_zero():
     model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
     metric = UpdateNorms(model)
     start = {f"{layer}.weight": torch.zeros(1, 1) for layer in range(3)}
@@ -328,7 +328,7 @@ def test_reset_forgets_the_rounds_before_and_next_round_does_not():
     assert integrals == pytest.approx([2**0.5, 2 * 2**0.5, 2**0.5])
 
 
-def test_parameters_of_the_model_itself_are_the_layer_root():
+def test_parameters_of_the_model_itself_form_the_layer_root():
     model = nn.Linear(2, 1)
     metric = UpdateNorms(model)
     metric.update(model.state_dict(), model.state_dict())
@@ -347,7 +347,7 @@ def test_sixteen_bit_updates_are_measured_exactly():
 
 
 @pytest.mark.parametrize("make", [lambda: UpdateNorms(ConvNet()), lambda: UpdateAngles(ConvNet(), 6)])
-def test_what_lives_on_survives_a_checkpoint_of_the_metric(make):
+def test_what_carries_over_survives_a_checkpoint_of_the_metric(make):
     first, *later = rounds()
 
     def one(metric, round_: Round) -> dict[str, float]:

@@ -22,7 +22,7 @@ from fl_lightning.core.state import StateDict, StateLayout
 
 
 class FedDNA(GatheredAggregator):
-    """Averages parameters like FedAvg, and statistics by importance: client k keeps a share γ_k of its own (algorithm 1).
+    """Averages parameters like FedAvg; client k keeps a share γ_k, its importance, of its own statistics (algorithm 1).
 
     Statistics are the running means and variances of BatchNorm. In a model without BatchNorm, the bias and weight of
     LayerNorm take their place. Each client gets its own statistics back (:meth:`personal_state`); the served model has
@@ -46,14 +46,14 @@ class FedDNA(GatheredAggregator):
         given = {"steps": steps, "latent": latent, "hidden": hidden, "lr": lr, "importance_lr": importance_lr}
         for name, value in given.items():
             if value <= 0:
-                raise MisconfigurationError(f"{name}={value}, but FedDNA then learns nothing: set {name} of FedDNA above 0")
+                raise MisconfigurationError(f"{name}={value}, but FedDNA learns nothing with it: set it above 0")
         self.steps = steps
         self.latent = latent
         self.hidden = hidden
         self.lr = lr
         self.importance_lr = importance_lr
         self.gammas: dict[int, float] = {}
-        #: weights of the VAE and f, None before the first round; every round, resumed or not, builds the networks from it
+        #: state of the VAE and f, None before the first round; every round, resumed or not, rebuilds both from it
         self._learned: StateDict | None = None
 
     def prepare(self, model: nn.Module, federation: Federation) -> None:

@@ -148,7 +148,7 @@ class FedMA(GatheredAggregator):
         return torch.from_numpy(atoms), [torch.from_numpy(place).to(self.device) for place in places]
 
     def _average(self, layer: Layer, models: list[StateDict]) -> StateDict:
-        """Average the last layer, in which unit c weights the clients by n_k^c / n^c, or by p_k if nobody holds class c.
+        """Average the last layer: unit c weights the clients by n_k^c / n^c, or by p_k if nobody holds class c.
 
         All units use p_k if a client reports no class counts or the units are not the classes.
         """
@@ -193,7 +193,7 @@ class FrozenLayers(ClientCallback):
         self._frozen: list[tuple[Tensor, Tensor]] = []
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Freeze the common layers before the optimiser is made, so that it can be made of trainable parameters only."""
+        """Freeze the common layers before the optimiser is made, so that it can be given only trainable parameters."""
         for layer in read_chain(pl_module)[: int(self.round.broadcast["stage"])]:
             for name in layer.tensors:
                 parameter = pl_module.get_parameter(name)

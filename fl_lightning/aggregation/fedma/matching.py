@@ -58,7 +58,9 @@ def match(
     """
     widest = max(range(len(clients)), key=lambda client: len(clients[client]))
     if max_width is not None and max_width < len(clients[widest]):
-        raise ValueError(f"max_width={max_width}, but a client has {len(clients[widest])} atoms: set it to that or more")
+        raise ValueError(
+            f"max_width={max_width}, but a client has {len(clients[widest])} atoms: set it to that or more"
+        )
     pool = _Pool(clients, process, max_width)
     for client in (widest, *(client for client in range(len(clients)) if client != widest)):
         pool.add(client)
@@ -116,7 +118,7 @@ def mean_atoms(clients: Sequence[Rows], assignments: Sequence[Assignment], weigh
 def map_atoms(
     clients: Sequence[Rows], assignments: Sequence[Assignment], weights: Sequence[float], process: Process
 ) -> Rows:
-    """Return each global atom at the maximum of its posterior: A / S, the mean shrunk towards 0, less with more members."""
+    """Return each global atom at its posterior's maximum: A / S, the mean shrunk towards 0, less with more members."""
     evidence = np.bincount(np.concatenate(assignments))[:, None] / process.sigma
     return mean_atoms(clients, assignments, weights) * evidence / (1 / process.sigma0 + evidence)
 

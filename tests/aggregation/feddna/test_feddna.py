@@ -1,4 +1,4 @@
-"""FedDNA against its formulas in float64 NumPy, against FedAvg in the parameters, and where it degenerates."""
+"""FedDNA against its formulas in float64 NumPy, against FedAvg in the parameters, and in degenerate cases."""
 
 import copy
 from itertools import pairwise
@@ -30,7 +30,7 @@ class LayerNormNet(nn.Module):
 
 
 def numpy_pool(means, variances, sizes):
-    """The plain mean, and the variances weighted with n - 1 (all n = 1: alike)."""
+    """Return the plain mean, and the mean of the variances weighted by n - 1, or uniformly if every n is 1."""
     freedom = [size - 1 for size in sizes]
     if sum(freedom) == 0:
         freedom = [1] * len(sizes)
@@ -66,7 +66,7 @@ def close(actual: Tensor, expected: np.ndarray) -> None:
 
 
 def clients(means, variances, sizes=None) -> tuple[nn.Module, list[ClientUpdate]]:
-    """Clients that are nothing but their statistics, and the model they belong to."""
+    """Return a model that has nothing but statistics, and clients with these statistics."""
     model = nn.BatchNorm1d(len(means[0]))
     sizes = [10] * len(means) if sizes is None else sizes
     updates = []
@@ -84,7 +84,7 @@ def random_clients(count: int, entries: int, generator: np.random.Generator) -> 
 
 
 def returned(aggregator: FedDNA, updates: list[ClientUpdate]) -> list[ClientUpdate]:
-    """What the clients would send next if they did not train: the statistics that they got back."""
+    """Return what the clients would send next if they did not train: the statistics that they got back."""
     return [
         ClientUpdate(update.client, {**update.state, **aggregator.personal_state(update.client)}, update.num_samples)
         for update in updates
@@ -148,7 +148,7 @@ def test_divergence_agrees_with_the_integral():
     np.testing.assert_allclose(result.numpy(), [integrals], rtol=1e-5)
 
 
-def test_inputs_of_the_vae_and_spread_agree_with_numpy(generator):
+def test_the_vaes_inputs_and_the_spread_agree_with_numpy(generator):
     model, updates = random_clients(5, 3, generator)
     means, variances = values_of(updates, "running_mean"), values_of(updates, "running_var")
     mean, var = numpy_pool(means, variances, sizes_of(updates, "samples"))
@@ -162,7 +162,7 @@ def test_inputs_of_the_vae_and_spread_agree_with_numpy(generator):
     assert metrics["feddna/spread"] == pytest.approx(scaled.std(axis=0).mean(), rel=1e-5)
 
 
-def test_metrics_sum_up_the_gammas(generator):
+def test_metrics_summarise_the_gammas(generator):
     aggregator = FedDNA()
     metrics = aggregator.aggregate(*random_clients(5, 3, generator)).metrics
     gammas = list(aggregator.gammas.values())
@@ -174,7 +174,7 @@ def test_metrics_sum_up_the_gammas(generator):
 
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 6), weighting=st.sampled_from(["samples", "uniform"]))
 @settings(max_examples=25, deadline=None)
-def test_all_but_the_statistics_is_fedavg_bit_for_bit(seed, count, weighting):
+def test_everything_but_the_statistics_equals_fedavg_bit_for_bit(seed, count, weighting):
     model = ConvNet()
     model.register_buffer("other", torch.zeros(3))
     updates = random_updates(model, count, np.random.default_rng(seed))
@@ -185,7 +185,7 @@ def test_all_but_the_statistics_is_fedavg_bit_for_bit(seed, count, weighting):
     assert all(torch.equal(result.state[name], expected[name]) for name in expected.keys() - STATISTICS)
 
 
-def test_a_run_has_the_parameters_of_fedavg_bit_for_bit_and_other_statistics():
+def test_a_run_has_the_parameters_of_fedavg_bit_for_bit_but_other_statistics():
     states = []
     for aggregator in (FedAvg(), FedDNA()):
         torch.manual_seed(0)
@@ -254,7 +254,7 @@ def test_identical_clients_keep_what_they_agree_on(count, size, var):
 
 
 @pytest.mark.parametrize("samples", [1, 7])
-def test_one_client_alone_keeps_its_own_bit_for_bit(samples, generator):
+def test_a_single_client_keeps_its_own_statistics_bit_for_bit(samples, generator):
     model = ConvNet()
     update = random_updates(model, 1, generator)[0]
     update.num_samples = samples
@@ -296,7 +296,7 @@ def test_a_client_that_is_not_selected_keeps_what_it_had(generator):
     assert list(aggregator.gammas) == [1, 2]
 
 
-def test_the_global_generators_have_no_part_in_it(generator):
+def test_the_global_random_generators_are_neither_used_nor_changed(generator):
     model, updates = random_clients(4, 3, generator)
     torch.manual_seed(1)
     before = torch.get_rng_state()
@@ -308,7 +308,7 @@ def test_the_global_generators_have_no_part_in_it(generator):
     assert first.gammas == second.gammas
 
 
-def test_gradients_switched_off_and_sixteen_bits_do_not_reach_the_nets(generator):
+def test_no_grad_and_autocast_do_not_affect_the_networks(generator):
     model, updates = random_clients(4, 3, generator)
     plain, within = FedDNA(steps=5), FedDNA(steps=5)
     plain.aggregate(model, updates)
@@ -328,7 +328,7 @@ def test_a_layer_under_two_names_is_returned_under_both(generator):
         assert torch.equal(values["0.running_var"], values["2.running_var"])
 
 
-def test_a_resumed_aggregator_goes_on_bit_for_bit(tmp_path, generator):
+def test_a_resumed_aggregator_continues_bit_for_bit(tmp_path, generator):
     model = ConvNet()
     rounds = [random_updates(model, 4, generator) for _ in range(4)]
     undisturbed, resumed = FedDNA(steps=15), FedDNA(steps=15)
@@ -350,7 +350,7 @@ def test_a_resumed_aggregator_goes_on_bit_for_bit(tmp_path, generator):
     assert all(map(identical, all_states(resumed, 4), all_states(undisturbed, 4)))
 
 
-def test_the_nets_live_on_from_round_to_round(generator):
+def test_the_networks_keep_learning_from_round_to_round(generator):
     model, updates = random_clients(4, 3, generator)
     aggregator = FedDNA(steps=5)
     states = []
@@ -360,7 +360,7 @@ def test_the_nets_live_on_from_round_to_round(generator):
     assert not identical(states[0]["learned"], states[1]["learned"])
 
 
-def test_a_state_from_before_the_first_round_makes_it_fresh(generator):
+def test_loading_the_state_from_before_the_first_round_starts_over(generator):
     model, updates = random_clients(4, 3, generator)
     aggregator = FedDNA(steps=5)
     fresh = aggregator.state_dict()
@@ -371,7 +371,7 @@ def test_a_state_from_before_the_first_round_makes_it_fresh(generator):
     assert aggregator.gammas == first
 
 
-def test_a_resumed_run_goes_on_bit_for_bit(tmp_path):
+def test_a_resumed_run_continues_bit_for_bit(tmp_path):
     def run(rounds, ckpt_path=None):
         torch.manual_seed(0)
         server = FederatedServer(FedDNA(steps=15))
@@ -425,6 +425,6 @@ def test_a_model_without_statistics_is_refused(model):
 
 
 @pytest.mark.parametrize("name", ["steps", "latent", "hidden", "lr", "importance_lr"])
-def test_arguments_that_teach_nothing_are_refused(name):
+def test_arguments_with_which_nothing_is_learned_are_refused(name):
     with pytest.raises(MisconfigurationError, match=rf"^{name}=0, .*: set it above 0"):
         FedDNA(**{name: 0})

@@ -44,7 +44,7 @@ NETS = {"mlp": (small_mlp, (6,)), "cnn": (small_cnn, (1, 6, 6))}
 
 
 def permuted_copy(model: nn.Module, generator: np.random.Generator) -> dict[str, torch.Tensor]:
-    """The same function with its hidden units in another order; column by column, as on paper."""
+    """Return the same function with its hidden units in another order, computed column by column as on paper."""
     state = {name: value.clone() for name, value in model.state_dict().items()}
     layers = [name for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
     for name, following in pairwise(layers):
@@ -138,7 +138,7 @@ def test_two_clients_agree_with_brute_force(weighting, generator):
 
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("samples", [1, 17])
-def test_one_client_alone_is_served_bit_for_bit(net, samples, generator):
+def test_a_single_client_is_served_bit_for_bit(net, samples, generator):
     model = NETS[net][0]()
     state = random_state(model, generator)
     update = ClientUpdate(3, state, samples, class_counts=torch.tensor([samples, 0, 0, 0]))
@@ -147,7 +147,7 @@ def test_one_client_alone_is_served_bit_for_bit(net, samples, generator):
     assert aggregate.served_state is aggregate.state
 
 
-def test_equal_clients_are_served_as_that_client(generator):
+def test_identical_clients_aggregate_to_that_client(generator):
     model = small_cnn()
     state = random_state(model, generator)
     result = FedMA().aggregate(model, [ClientUpdate(k, state, 3 + k) for k in range(5)]).state
@@ -156,7 +156,7 @@ def test_equal_clients_are_served_as_that_client(generator):
 
 
 @pytest.mark.parametrize("one_shot", [True, False])
-def test_the_order_in_which_clients_are_done_changes_nothing(one_shot, generator):
+def test_the_order_in_which_clients_finish_changes_nothing(one_shot, generator):
     model = small_mlp()
     updates = random_updates(model, 5, generator)
     aggregators = [FedMA(one_shot=one_shot) for _ in range(2)]
@@ -169,7 +169,7 @@ def test_the_order_in_which_clients_are_done_changes_nothing(one_shot, generator
         assert identical(*(aggregator.personal_state(client) for aggregator in aggregators))
 
 
-def test_map_shrinks_matched_layers_and_not_the_last(generator):
+def test_map_shrinks_the_matched_layers_but_not_the_last(generator):
     model = small_mlp()
     updates = random_updates(model, 3, generator)
     mean, shrunk = (FedMA(estimate=kind, one_shot=True).aggregate(model, updates).state for kind in ("mean", "map"))
@@ -191,7 +191,7 @@ def test_the_unit_of_a_class_that_nobody_holds_is_averaged_by_weight(generator):
 
 
 @pytest.mark.parametrize("counts", [None, torch.tensor([1, 2])])
-def test_without_counts_of_its_classes_the_last_layer_is_the_weighted_mean(counts, generator):
+def test_without_usable_class_counts_the_last_layer_is_the_weighted_mean(counts, generator):
     model = nn.Linear(3, 4)
     updates = random_updates(model, 3, generator)
     updates[1].class_counts = counts
@@ -211,7 +211,7 @@ def test_a_client_that_missed_a_stage_starts_from_the_served_model(generator):
     assert aggregator.personal_state(2).keys() == {"5.weight", "5.bias"}
 
 
-def test_its_state_comes_back(generator):
+def test_the_state_dict_restores_the_stage_and_the_holders(generator):
     model, aggregator, other = small_mlp(), FedMA(), FedMA()
     for _ in range(2):
         aggregator.aggregate(model, random_updates(model, 3, generator))
@@ -219,7 +219,7 @@ def test_its_state_comes_back(generator):
     assert other.state_dict() == aggregator.state_dict() == {"stage": 2, "holders": [0, 1, 2]}
 
 
-def test_buffers_are_averaged_and_counted_as_everywhere(generator):
+def test_buffers_and_counters_are_aggregated_as_in_fedavg(generator):
     model = small_mlp()
     model.register_buffer("mean", torch.zeros(2))
     model.register_buffer("steps", torch.tensor(0))
@@ -230,7 +230,7 @@ def test_buffers_are_averaged_and_counted_as_everywhere(generator):
 
 
 class Chain(Net):
-    """Three layers, trained by what would move a frozen parameter: momentum and weight decay."""
+    """Three layers, trained with momentum and weight decay, which could move a frozen parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ LAYERS = [
 
 
 class Watch(RoundCallback):
-    """Keeps stage, starts and updates of every round."""
+    """Records the stage, the starts and the updates of every round."""
 
     def __init__(self) -> None:
         self.stages, self.starts, self.updates, self.losses = [], [], [], []
@@ -301,7 +301,7 @@ def test_one_shot_trains_all_layers_in_every_round():
 
 
 @pytest.mark.parametrize("begun", [1, 2, 4])
-def test_a_pass_that_is_broken_off_and_resumed_ends_as_one_that_was_not(begun, tmp_path):
+def test_a_pass_that_is_interrupted_and_resumed_ends_like_one_that_was_not(begun, tmp_path):
     options = {"selection": RandomClients(count=3)}
     whole, _ = run(5, **options)
     _, trainer = run(begun, **options)
@@ -310,7 +310,7 @@ def test_a_pass_that_is_broken_off_and_resumed_ends_as_one_that_was_not(begun, t
     assert identical(whole, resumed)
 
 
-def test_clients_kept_in_a_folder_are_the_same(tmp_path):
+def test_keeping_the_clients_in_a_folder_changes_nothing(tmp_path):
     server = FederatedServer(FedMA(), client=LocalTraining(epochs=2), client_folder=str(tmp_path))
     assert identical(run(4, server)[0], run(4)[0])
 
@@ -346,13 +346,13 @@ def updates_with(meddlers):
 
 
 @pytest.mark.parametrize("meddler", [Unfreeze(), Nudge()])
-def test_frozen_layers_stay_whatever_another_callback_does(meddler):
+def test_frozen_layers_stay_the_same_whatever_another_callback_does(meddler):
     starts, updates = updates_with([meddler])
     for client, start in starts.items():
         assert all(torch.equal(start[name], updates[client][name]) for name in LAYERS[0])
 
 
-def test_frozen_layers_do_not_move_for_a_while_either():
+def test_frozen_layers_do_not_move_temporarily_either():
     _, expected = updates_with([])
     _, updates = updates_with([Unfreeze()])
     assert all(identical(updates[client], expected[client]) for client in expected)
@@ -398,10 +398,10 @@ REFUSED = {
     "LSTM": (lambda: nn.Sequential(nn.LSTM(3, 4), nn.Linear(4, 2)), "0 is a LSTM"),
     "no affine": (lambda: nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(2, 4, affine=False)), "1 is a GroupNorm"),
     "groups": (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, groups=2)), "1 has 2 groups: set groups=1"),
-    "channels": (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(3, 4, 3)), "1, Conv2d.* does not take what 0"),
-    "blocks": (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Linear(18, 2)), "1, Linear.* does not take what 0"),
-    "features": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(8, 2)), "1, Linear.* does not take what 0"),
-    "decoder": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Conv2d(4, 1, 3)), "1, Conv2d.* does not take what 0"),
+    "channels": (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(3, 4, 3)), "1, Conv2d.* does not fit the output"),
+    "blocks": (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Linear(18, 2)), "1, Linear.* does not fit the output"),
+    "features": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(8, 2)), "1, Linear.* does not fit the output"),
+    "decoder": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Conv2d(4, 1, 3)), "1, Conv2d.* does not fit the output"),
     "tied": (Tied, "second shares its weight with first"),
     "twice": (lambda: nn.Sequential(*[nn.Linear(4, 4)] * 2), "1 shares its weight with 0"),
     "lone parameter": (Scaled, "the model itself is a Scaled"),
@@ -412,7 +412,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_another_architecture_is_refused_by_the_name_of_its_layer(case):
+def test_an_unsupported_architecture_is_refused_with_the_name_of_its_layer(case):
     make, message = REFUSED[case]
     with pytest.raises(MisconfigurationError, match=message) as refusal:
         FedMA().prepare(make(), Federation(num_clients=4, seed=0))
@@ -422,7 +422,7 @@ def test_another_architecture_is_refused_by_the_name_of_its_layer(case):
         FedMA().begin_round(model, Round(0, None, 0, dict(model.state_dict())))
 
 
-def test_a_run_with_another_architecture_ends_before_it_begins():
+def test_a_run_with_an_unsupported_architecture_is_refused_before_training():
     with pytest.raises(MisconfigurationError, match=r"layers\.1 is a BatchNorm1d"):
         federate(Net(batch_norm=True), server=FederatedServer(FedMA()))
 

@@ -1,4 +1,4 @@
-"""The matching against formulas written out entry by entry and against all possible matches, and its laws."""
+"""Matching against formulas written out entry by entry, against all possible matches, and its laws."""
 
 from itertools import permutations, product
 
@@ -14,7 +14,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def slow_score(row, members, births_before, num_clients, process) -> float:
-    """FEDMA.md's score of a row for an atom with these members; without members, of one more birth."""
+    """Compute the score of a row for an atom with these members; without members, for one more new atom."""
     v, a = row / process.sigma, sum((member / process.sigma for member in members), np.zeros_like(row))
     n, s = len(members), 1 / process.sigma0 + len(members) / process.sigma
     gain = np.linalg.norm(a + v) ** 2 / (s + 1 / process.sigma) - np.linalg.norm(a) ** 2 / s
@@ -24,13 +24,13 @@ def slow_score(row, members, births_before, num_clients, process) -> float:
 
 
 def permuted(atoms, count, generator, noise=0.0):
-    """Copies of the atoms in random order: the clients' rows, and the place of each."""
+    """Return copies of the atoms in random order: the clients' rows, and the atom of each row."""
     places = [generator.permutation(len(atoms)) for _ in range(count)]
     return [atoms[place] + noise * generator.normal(size=atoms.shape) for place in places], places
 
 
 def relative_to_the_first(assignments):
-    """Numbers the atoms as the first client does, so that two matches can be compared."""
+    """Number the atoms as the first client does, so that two matches can be compared."""
     order = np.argsort(assignments[0])
     return [order[assignment].tolist() for assignment in assignments]
 
@@ -53,7 +53,7 @@ def test_scores_agree_with_the_formulas_written_out(generator):
     np.testing.assert_allclose(score_matrix(rows, sums, counts, 2, 5, PROCESS), expected, rtol=1e-12)
 
 
-def test_a_count_of_all_clients_has_a_finite_score():
+def test_an_atom_that_all_clients_hold_has_a_finite_score():
     scores = score_matrix(np.ones((1, 2)), np.ones((1, 2)), np.array([3]), 0, 3, PROCESS)
     assert np.isfinite(scores).all()
 
@@ -101,7 +101,7 @@ def test_permutations_of_the_same_atoms_are_recovered(seed, count, width):
     np.testing.assert_allclose(mean_atoms(clients, found, [1 / count] * count), clients[0], rtol=1e-12)
 
 
-def test_one_client_keeps_its_order(generator):
+def test_a_single_client_keeps_its_order(generator):
     rows = generator.normal(size=(9, 4))
     assert match([rows], Process(), generator)[0].tolist() == list(range(9))
 
@@ -130,7 +130,7 @@ def test_sweeps_bring_members_closer(seed):
     assert spread(clients, after) <= spread(clients, before) + 1e-9
 
 
-def test_the_width_is_that_of_the_widest_client_at_least(generator):
+def test_a_max_width_below_the_widest_client_is_refused(generator):
     clients = [generator.normal(size=(width, 3)) for width in (2, 5)]
     with pytest.raises(ValueError, match="max_width=4, but a client has 5 atoms"):
         match(clients, Process(), generator, max_width=4)
@@ -143,13 +143,13 @@ def test_the_true_number_of_atoms_is_found(gamma, scale, generator):
     assert len(np.unique(np.concatenate(found))) == 20
 
 
-def test_small_weights_and_a_large_gamma_give_birth_to_more_atoms_than_true(generator):
+def test_small_weights_and_a_large_gamma_create_too_many_atoms(generator):
     clients, _ = permuted(0.1 * generator.normal(size=(20, 10)), 5, generator, noise=0.001)
     found = match(clients, Process(gamma=7), generator)
     assert len(np.unique(np.concatenate(found))) > 20
 
 
-def test_strangers_do_not_share_atoms():
+def test_clients_without_common_units_share_no_atoms():
     rows = 10 * np.eye(6)
     found = match([rows[:3], rows[3:]], Process(), np.random.default_rng(0))
     assert set(found[0].tolist()).isdisjoint(found[1].tolist())
@@ -157,7 +157,7 @@ def test_strangers_do_not_share_atoms():
 
 @given(seed=SEEDS, gamma=st.floats(0.01, 100), sigma=st.floats(0.1, 10), sigma0=st.floats(0.1, 10))
 @settings(max_examples=25, deadline=None)
-def test_with_clients_as_wide_as_the_whole_the_process_does_not_matter(seed, gamma, sigma, sigma0):
+def test_the_process_does_not_matter_if_all_clients_have_the_maximum_width(seed, gamma, sigma, sigma0):
     clients = list(np.random.default_rng(seed).normal(size=(4, 6, 5)))
     default, other = (
         match(clients, process, np.random.default_rng(0), max_width=6)
@@ -173,14 +173,14 @@ def test_an_atom_is_the_weighted_mean_of_its_members_alone():
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
-def test_map_shrinks_what_all_hold_by_j_over_j_plus_one(count, generator):
+def test_map_shrinks_atoms_that_all_clients_hold_by_j_over_j_plus_one(count, generator):
     clients, places = permuted(generator.normal(size=(4, 3)), count, generator)
     weights = [1 / count] * count
     shrunk = map_atoms(clients, places, weights, Process())
     np.testing.assert_allclose(shrunk, mean_atoms(clients, places, weights) * count / (count + 1), rtol=1e-12)
 
 
-def test_map_is_the_posteriors_largest_point(generator):
+def test_map_is_the_maximum_of_the_posterior(generator):
     clients = [generator.normal(size=(2, 3)), generator.normal(size=(1, 3))]
     places = [np.array([1, 0]), np.array([1])]
     sums = np.array([clients[0][1], clients[0][0] + clients[1][0]])
