@@ -1,5 +1,6 @@
 """Fixtures. Heavy imports are inside, because pytest-xdist's controller loads this file and runs no test."""
 
+import gc
 import os
 
 import numpy as np
@@ -48,6 +49,7 @@ def run(tmp_path, monkeypatch, capsys):
             code = 0
         except SystemExit as exit:
             code = exit.code or 0
+        gc.collect()  # a run is a reference cycle, and some have hundreds of megabytes
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 

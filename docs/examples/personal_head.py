@@ -14,7 +14,7 @@ class PersonalHead(ClientCallback):
     """Train each client with its own head, which it finds again in its next round.
 
     Args:
-        head: what the names of the head's tensors begin with, such as ``net.9.``.
+        head: what the names of the head's tensors begin with, such as ``net.8.``.
     """
 
     def __init__(self, head: str) -> None:

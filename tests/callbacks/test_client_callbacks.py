@@ -1,4 +1,4 @@
-"""What clients do beside training: proximal terms, schedules, layers of their own, evaluation."""
+"""The clients' callbacks and aggregators with a client's half: proximal terms, schedules, FedBN, evaluation."""
 
 import math
 from typing import ClassVar
