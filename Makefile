@@ -10,10 +10,10 @@ run: setup  ## FedAvg beside FedNNNN on real handwritten digits: a table and a r
 	@$(BIN)/fl-lightning compare configs/demo_suite.yaml --jobs 2
 
 test: lint docs  ## what CI runs: linters, types, documentation, all tests that are not slow
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 test-all: lint docs  ## slow tests too
-	$(BIN)/python -m pytest -n auto -m ""
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m ""
 
 lint: tree
 	$(BIN)/ruff check .

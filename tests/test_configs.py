@@ -24,7 +24,7 @@ INSTEAD = {
     "fedns_tiny_imagenet": ["--data.partition.low", "1", "--data.partition.high", "3"],
     "n_fedavg_cifar10": [
         "--model.net",
-        '{"class_path": "TorchvisionNet", "init_args": {"name": "resnet50", "weights": null}}',
+        '{"class_path": "TorchvisionNet", "init_args": {"name": "resnet18", "weights": null}}',
         *("--client.batch_size", "4"),
     ],
 }
@@ -42,6 +42,7 @@ def data(tmp_path, monkeypatch) -> Path:
     return root
 
 
+@pytest.mark.xdist_group("large networks")  # one after the other, because each takes up to a gigabyte
 @pytest.mark.parametrize("config", COMPLETE, ids=lambda path: path.stem)
 def test_every_setting_trains_two_rounds(run, data, tmp_path, config):
     code, out, err = run("fit", "--config", config, *SHORT, *INSTEAD.get(config.stem, []))
