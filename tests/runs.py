@@ -28,7 +28,7 @@ CONFIG = {
         "selection": {"class_path": "RandomClients", "init_args": {"count": 5}},
     },
     "client": {"epochs": 2},
-    "trainer": {"max_epochs": 20, "accelerator": "cpu", "devices": 1, "enable_progress_bar": False},
+    "trainer": {"max_epochs": 10, "accelerator": "cpu", "devices": 1, "enable_progress_bar": False},
 }
 
 

@@ -13,7 +13,7 @@ COMPLETE = sorted(path for path in (CONFIGS / "data").glob("*.yaml") if path.ste
 PARTITIONS = sorted((CONFIGS / "partitions").glob("*.yaml"))
 ALL = sorted(CONFIGS.rglob("*.yaml"))
 SHORT = [
-    *("--trainer.max_epochs", "2", "--trainer.enable_progress_bar", "false"),
+    *("--trainer.max_epochs", "2", "--trainer.enable_progress_bar", "false", "--trainer.limit_val_batches", "1"),
     *("--client.epochs", "1", "--client.limit_train_batches", "1"),
     *("--data.selection", "RandomClients", "--data.selection.fraction", "null", "--data.selection.count", "2"),
 ]

@@ -42,7 +42,7 @@ def test_a_run_follows_the_papers_algorithm(count):
 def test_it_reaches_the_optimum_that_fedavg_misses():
     def solve(aggregator) -> float:
         server = FederatedServer(aggregator, weighting="uniform", client=LocalTraining(epochs=10))
-        federated, _ = federate(Quadratic(), parabolas(2), server=server, rounds=60)
+        federated, _ = federate(Quadratic(), parabolas(2), server=server, rounds=25)
         return federated.module.w.item()
 
     assert solve(FedDyn(alpha=2.0)) == pytest.approx(-0.8, abs=1e-3)
