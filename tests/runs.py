@@ -56,11 +56,13 @@ class Finished:
     stderr: str
 
 
-def fl_lightning(*arguments: object, timeout: int = 240) -> Finished:
+def fl_lightning(*arguments: object, folder: Path = REPOSITORY, timeout: int = 240) -> Finished:
     """Run the command in a forked process, because a new one would take 8 seconds to import Lightning."""
-    with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder, name) for name in ("stdout", "stderr")]
-        process = multiprocessing.get_context("fork").Process(target=_command, args=(files, list(map(str, arguments))))
+    with tempfile.TemporaryDirectory() as temporary:
+        files = [Path(temporary, name) for name in ("stdout", "stderr")]
+        process = multiprocessing.get_context("fork").Process(
+            target=_command, args=(files, folder, list(map(str, arguments)))
+        )
         process.start()
         process.join(timeout)
         if process.is_alive():
@@ -70,7 +72,7 @@ def fl_lightning(*arguments: object, timeout: int = 240) -> Finished:
         return Finished(process.exitcode, *(file.read_text() for file in files))
 
 
-def _command(files: list[Path], arguments: list[str]) -> None:
+def _command(files: list[Path], folder: Path, arguments: list[str]) -> None:
     from fl_lightning.cli.main import main
 
     for number, file in enumerate(files, start=1):
@@ -79,7 +81,7 @@ def _command(files: list[Path], arguments: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
     for name in [name for name in os.environ if name.startswith("PL_")]:
         del os.environ[name]
-    os.chdir(REPOSITORY)
+    os.chdir(folder)
     sys.argv = ["fl-lightning", *arguments]
     main()
 

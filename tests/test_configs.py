@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tests.data.files import write_cifar10, write_mnist, write_tiny_imagenet, write_tweets
-from tests.runs import REPOSITORY
+from tests.runs import REPOSITORY, fl_lightning, succeeded
 
 CONFIGS = REPOSITORY / "configs"
 COMPLETE = sorted(path for path in (CONFIGS / "data").glob("*.yaml") if path.stem != "fedadp_mlr")
@@ -42,12 +42,12 @@ def data(tmp_path, monkeypatch) -> Path:
     return root
 
 
-@pytest.mark.xdist_group("large networks")  # one after the other, because each takes up to a gigabyte
+@pytest.mark.xdist_group("large networks")  # one after the other: up to a gigabyte each
 @pytest.mark.parametrize("config", COMPLETE, ids=lambda path: path.stem)
-def test_every_setting_trains_two_rounds(run, data, tmp_path, config):
-    code, out, err = run("fit", "--config", config, *SHORT, *INSTEAD.get(config.stem, []))
-    assert code == 0, err
-    assert "val/accuracy" in out
+def test_every_setting_trains_two_rounds(data, tmp_path, config):
+    options = [*SHORT, *INSTEAD.get(config.stem, [])]
+    printed = succeeded(fl_lightning("fit", "--config", config, *options, folder=tmp_path))
+    assert "val/accuracy" in printed
     assert (tmp_path / "runs" / config.stem / "version_0" / "checkpoints" / "last.ckpt").is_file()
 
 

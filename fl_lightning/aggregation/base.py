@@ -81,14 +81,13 @@ class Aggregator(ABC):
         round: the current round.
         layout: where each tensor of the model's state is in the flat vectors.
         start_state: the global state that the clients of this round started from.
-        start: the same in flat vectors of type ``dtype``.
     """
 
     federation: Federation | None = None
     round: Round
     layout: StateLayout
     start_state: StateDict
-    start: FlatState
+    _start: FlatState | None = None
 
     @cached_property
     def memory(self) -> ClientMemory:
@@ -116,7 +115,7 @@ class Aggregator(ABC):
         self.round = round
         self.layout = StateLayout(model)
         self.start_state = round.start
-        self.start = self.layout.flatten(round.start, dtype=self.dtype)
+        self._start = None
 
     @abstractmethod
     def receive(self, update: ClientUpdate, weight: float) -> None:
@@ -166,6 +165,13 @@ class Aggregator(ABC):
         return self.layout.unflatten(flat, like=self.start_state)
 
     @property
+    def start(self) -> FlatState:
+        """The state that the clients of this round started from, in flat vectors of type ``dtype``."""
+        if self._start is None:
+            self._start = self.layout.flatten(self.start_state, dtype=self.dtype)
+        return self._start
+
+    @property
     def num_clients(self) -> int | None:
         """K, the number of all clients; None outside a run."""
         return None if self.federation is None else self.federation.num_clients
@@ -201,12 +207,13 @@ class StreamingAggregator(Aggregator):
 
     def begin_round(self, model: nn.Module, round: Round) -> None:
         super().begin_round(model, round)
+        zeros = self.layout.zeros(self.dtype, self.device)
         self.sums = {
             "weight": torch.zeros((), dtype=self.dtype, device=self.device),
-            "parameters": torch.zeros_like(self.start.parameters),
-            "statistics": torch.zeros_like(self.start.statistics),
+            "parameters": zeros.parameters,
+            "statistics": zeros.statistics,
         }
-        self._counters = _no_counters(self.start)
+        self._counters = _no_counters(zeros)
 
     def receive(self, update: ClientUpdate, weight: float) -> None:
         self.accumulate(self.layout.flatten(update.state, dtype=self.dtype), update, weight)
@@ -288,9 +295,8 @@ class GatheredAggregator(Aggregator):
 
         The weights need not sum to 1: dividing once after the sum gives the same bits as a streaming aggregator.
         """
-        parameters = torch.zeros_like(self.start.parameters)
-        statistics = torch.zeros_like(self.start.statistics)
-        counters = _no_counters(self.start)
+        sums = self.layout.zeros(self.dtype, self.device)
+        parameters, statistics, counters = sums.parameters, sums.statistics, _no_counters(sums)
         for weight, item in zip(weights.tolist(), self.received, strict=True):
             parameters.add_(item.state.parameters.to(self.dtype), alpha=weight)
             statistics.add_(item.state.statistics.to(self.dtype), alpha=weight)

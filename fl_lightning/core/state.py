@@ -88,6 +88,15 @@ class StateLayout:
             _concatenate(state, self.counters, torch.int64),
         )
 
+    def zeros(self, dtype: torch.dtype, device: torch.device) -> FlatState:
+        """Return three vectors of zeros, the first two of type ``dtype``."""
+        return FlatState(
+            *(
+                torch.zeros(sum(self.shapes[name].numel() for name in names), dtype=kind, device=device)
+                for names, kind in ((self.parameters, dtype), (self.statistics, dtype), (self.counters, torch.int64))
+            )
+        )
+
     def unflatten(self, flat: FlatState, like: Mapping[str, Tensor]) -> StateDict:
         """Return a complete state dict with the values of ``flat``; ``like`` supplies the types and everything else."""
         state = {name: value.detach().clone() for name, value in like.items() if isinstance(value, Tensor)}
