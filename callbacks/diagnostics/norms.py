@@ -52,8 +52,11 @@ class NormDiagnostics(Diagnostics):
         if isinstance(pl_module, FederatedModule):
             return
         assert self.metric is not None
-        self.metric.moved(self._start, _copy(pl_module))
-        log_round(trainer, self.tags(self.metric.compute()))
+        end = _copy(pl_module)
+        self.metric.update(self._start, end)
+        self.metric.moved(self._start, end)
+        values = self.tags(self.metric.compute())
+        log_round(trainer, {tag: values[tag] for tag in values if tag.endswith(("/move", "/integral"))})
         self.metric.next_round()
 
     def charts(self, pl_module: LightningModule) -> dict[str, Charts]:

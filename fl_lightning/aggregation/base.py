@@ -216,10 +216,10 @@ class StreamingAggregator(Aggregator):
         self._counters = _no_counters(zeros)
 
     def receive(self, update: ClientUpdate, weight: float) -> None:
-        self.accumulate(self.layout.flatten(update.state, dtype=self.dtype), update, weight)
+        self.accumulate(self.layout.flatten(update.state), update, weight)
 
     def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
-        """Add one client to the sums; ``state`` is the update's state in flat vectors."""
+        """Add one client to the sums; ``state`` is the update's state in flat vectors of the model's own type."""
         self.sums["weight"] += weight
         self.sums["parameters"].add_(state.parameters, alpha=weight)
         self.sums["statistics"].add_(state.statistics, alpha=weight)
@@ -298,8 +298,8 @@ class GatheredAggregator(Aggregator):
         sums = self.layout.zeros(self.dtype, self.device)
         parameters, statistics, counters = sums.parameters, sums.statistics, _no_counters(sums)
         for weight, item in zip(weights.tolist(), self.received, strict=True):
-            parameters.add_(item.state.parameters.to(self.dtype), alpha=weight)
-            statistics.add_(item.state.statistics.to(self.dtype), alpha=weight)
+            parameters.add_(item.state.parameters, alpha=weight)
+            statistics.add_(item.state.statistics, alpha=weight)
             counters = torch.maximum(counters, item.state.counters)
         total = weights.sum()
         return FlatState(parameters / total, statistics / total, counters)
