@@ -91,6 +91,7 @@ PARTS = {
     "iid": {"partition": IID(6, sizes="power_law")},
     "mask": {"transforms": [BernoulliMask(0.6)]},
     "proximal term": {"callbacks": [ProximalTerm(0.1)]},
+    "personal models": {"callbacks": [Ditto(lam=0.5)]},
     "cosine annealing": {"callbacks": [CosineAnnealing()]},
     "decay": {"callbacks": [LearningRateDecay(0.9)]},
     "uniform": {"weighting": "uniform"},
@@ -168,6 +169,7 @@ REFUSED = {
     "FedMA with an LSTM": ("FedMA", Recurrent, "lstm"),
     "FedBN without normalisation": ("FedBN", lambda: Images(norm=False), "no normalisation layer"),
     "FedDNA without normalisation": ("FedDNA", lambda: Images(norm=False), "FedDNA"),
+    "FedNova with Adam": ("FedNova", lambda: Images(optimizer=torch.optim.Adam), "Adam"),
     "Scaffold with Adam": ("Scaffold", lambda: Images(optimizer=torch.optim.Adam), "Adam"),
 }
 
