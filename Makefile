@@ -10,10 +10,10 @@ run: setup  ## FedAvg beside FedNNNN on real handwritten digits: a table and a r
 	@$(BIN)/fl-lightning compare configs/demo_suite.yaml --jobs 2
 
 test: lint  ## what CI runs: documentation, linters, types, all tests that are not slow
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto
 
 test-all: lint  ## slow tests too
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m ""
+	$(BIN)/python -m pytest -n auto -m ""
 
 lint: docs
 	$(BIN)/ruff check .

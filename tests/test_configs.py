@@ -1,5 +1,6 @@
 """The papers' settings: every config of data runs, on tiny files in the formats of the real data sets."""
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,16 @@ def data(tmp_path, monkeypatch) -> Path:
     return root
 
 
-@pytest.mark.xdist_group("large networks")  # one after the other: up to a gigabyte each
+@pytest.fixture
+def alone(tmp_path_factory):
+    """Wait for other tests that use it: each has a network of up to a gigabyte."""
+    with open(tmp_path_factory.getbasetemp().parent / "alone.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.mark.parametrize("config", COMPLETE, ids=lambda path: path.stem)
-def test_every_setting_trains_two_rounds(data, tmp_path, config):
+def test_every_setting_trains_two_rounds(data, alone, tmp_path, config):
     options = [*SHORT, *INSTEAD.get(config.stem, [])]
     printed = succeeded(fl_lightning("fit", "--config", config, *options, folder=tmp_path))
     assert "val/accuracy" in printed

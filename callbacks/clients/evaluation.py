@@ -4,7 +4,6 @@ from typing import Any, Literal
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.utilities.seed import isolate_rng
 
 from fl_lightning._lightning.client_module import client_copy
 from fl_lightning._lightning.delegation import with_loaders
@@ -15,6 +14,7 @@ from fl_lightning.callbacks.round_callback import RoundCallback, log_round
 from fl_lightning.core.distributed import gather_objects
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.metric_names import smaller_is_better
+from fl_lightning.core.randomness import preserved_generators
 from fl_lightning.core.round import Round
 from fl_lightning.module import FederatedModule
 
@@ -48,7 +48,7 @@ class ClientEvaluation(RoundCallback):
         template = TrainerTemplate(pl_module.device)
         results = []
         for client in mine:
-            with isolate_rng(), without_announcements():
+            with preserved_generators(), without_announcements():
                 results.append((client, self._evaluate(client, pl_module, round, template.copy())))
         everyone = [metrics for _, metrics in sorted(gather_objects(results), key=lambda item: item[0])]
         log_round(trainer, spread_of(everyone))

@@ -9,9 +9,12 @@ from contextlib import contextmanager
 def without_announcements() -> Iterator[None]:
     """Hide what Lightning says about devices and the end of training, which the server's Trainer has said already."""
     logger = logging.getLogger("pytorch_lightning.utilities.rank_zero")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
+    logger.addFilter(_is_warning)  # a filter, because changing the level clears the caches of all loggers
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logger.removeFilter(_is_warning)
+
+
+def _is_warning(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
-from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
 from fl_lightning._lightning.delegation import has_batch_hooks, with_loaders
@@ -17,7 +16,7 @@ from fl_lightning._lightning.trainer import ClientStrategy, TrainerTemplate
 from fl_lightning.client.callback import ClientCallback
 from fl_lightning.client.model import ClientModel
 from fl_lightning.core.errors import MisconfigurationError
-from fl_lightning.core.randomness import seed_for, seed_global_generators
+from fl_lightning.core.randomness import preserved_generators, seed_for, seed_global_generators
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict
 from fl_lightning.core.store import ClientStore
@@ -98,7 +97,7 @@ class LocalTraining:
     def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
         """Train the clients one after the other, each from the round's start, and yield their updates as they come."""
         for client in clients:
-            with isolate_rng(), torch.autocast(self._device.type, enabled=False), without_announcements():
+            with preserved_generators(), torch.autocast(self._device.type, enabled=False), without_announcements():
                 seed_global_generators(seed_for("client", round.seed, round.number, client))
                 update = self._train(client, round)
             yield update

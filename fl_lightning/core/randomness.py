@@ -6,6 +6,8 @@ No random state is carried from round to round, so a run that was killed continu
 import os
 import random
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -34,6 +36,24 @@ def seed_global_generators(seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
     elif torch.backends.mps.is_available():
         torch.mps.manual_seed(seed)
+
+
+@contextmanager
+def preserved_generators() -> Iterator[None]:
+    """Restore Python's, NumPy's and torch's global generators afterwards.
+
+    Lightning's ``isolate_rng`` does the same, but searches for GPUs every time.
+    """
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.default_generator.set_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)
 
 
 def run_seed() -> int:

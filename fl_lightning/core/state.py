@@ -99,14 +99,16 @@ class StateLayout:
 
     def unflatten(self, flat: FlatState, like: Mapping[str, Tensor]) -> StateDict:
         """Return a complete state dict with the values of ``flat``; ``like`` supplies the types and everything else."""
-        state = {name: value.detach().clone() for name, value in like.items() if isinstance(value, Tensor)}
         parts = ((self.parameters, flat.parameters), (self.statistics, flat.statistics), (self.counters, flat.counters))
-        for names, vector in parts:
-            for name, values in self.split(names, vector).items():
-                state[name] = values.to(state[name].dtype, copy=True)
-        for alias, name in self.aliases.items():
-            state[alias] = state[name]
-        return state
+        views = {name: view for names, vector in parts for name, view in self.split(names, vector).items()}
+        state = {}
+        for name, value in like.items():
+            if name in views:
+                state[name] = views[name].to(value.dtype, copy=True)
+            elif isinstance(value, Tensor) and name not in self.aliases:
+                state[name] = value.detach().clone()
+        # in the order of the model's own state
+        return {name: state[self.aliases.get(name, name)] for name in like if self.aliases.get(name, name) in state}
 
     def split(self, names: list[str], vector: Tensor) -> StateDict:
         """Return views of ``vector`` by name, in the shapes of the model."""
