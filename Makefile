@@ -1,6 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
-# The package as it is installed, with callbacks/ inside: type checkers, import-linter and mkdocs do not know the mapping.
+# The package laid out as it is installed, with callbacks/ inside: mypy, import-linter and MkDocs ignore package-dir.
 TREE := .venv/tree
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Return freed memory to the system, so that two test processes fit into 3 GB.
@@ -8,13 +8,13 @@ PYTEST := MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=1000000 $(BIN)/python -m pyt
 
 .PHONY: run test test-all lint docs format setup tree clean
 
-run: setup  ## FedAvg beside FedNNNN on real handwritten digits: a table and a report
+run: setup  ## compare FedAvg and FedNNNN on real handwritten digits: a table and a report
 	@$(BIN)/fl-lightning compare configs/demo_suite.yaml --jobs 2
 
-test: lint  ## what CI runs: documentation, linters, types, all tests that are not slow
+test: lint  ## run what CI runs: documentation, linters, type checks and all tests that are not slow
 	$(PYTEST)
 
-test-all: lint  ## slow tests too
+test-all: lint  ## also run the slow tests
 	$(PYTEST) -m ""
 
 lint: docs
@@ -23,7 +23,7 @@ lint: docs
 	cd $(TREE) && ../bin/lint-imports --no-cache --config ../../pyproject.toml
 	MYPYPATH=$(TREE) $(BIN)/mypy
 
-docs: tree  ## the documentation as a site, in site/
+docs: tree  ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 tree: setup

@@ -43,7 +43,7 @@ class Clock:
             begin = time.perf_counter()
             step(clients, batch_idx)
             self.rounds[self.on].append(time.perf_counter() - begin)
-            if module.current_epoch < 2:  # the first two rounds warm up
+            if module.current_epoch < 2:  # the first two rounds are a warm-up
                 self.within = dict.fromkeys(self.within, 0.0)
 
         module.training_step = training_step  # type: ignore[method-assign]

@@ -1,9 +1,9 @@
-"""Compare a federated round with a tight plain PyTorch loop: same data, clients and batches, interleaved in one run.
+"""Compare a federated round with a tight, plain PyTorch loop: same data, clients and batches, interleaved in one run.
 
     python benchmarks/overhead.py [--repeats 10] [--epochs 1]
 
-Both train 10 clients on 600 MNIST-sized images each, in batches of 50, and average them. The plain loop is what one
-would write by hand for this one case: one model, in-place loads, indexed tensors, SGD.
+Both train 10 clients on 600 MNIST-sized images each, in batches of 50, and average them. Evaluation is not timed. The
+plain loop is what you would write by hand for this one case: one model, in-place loads, indexed tensors, SGD.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def plain_round(model: nn.Module, data: FederatedDataModule, round_number: int, 
 
 
 class Timer:
-    """Runs a plain round next to each federated one, alternately before and after it, so both see the same load."""
+    """Runs a plain round before or after each federated one, in turns, so that both see the same load."""
 
     def __init__(self, net: nn.Module, epochs: int) -> None:
         self.net, self.epochs = net, epochs

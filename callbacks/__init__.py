@@ -1,4 +1,4 @@
-"""Callbacks: the server, what watches its rounds, and what runs on clients."""
+"""Callbacks: the server, callbacks that observe its rounds, and callbacks that run on clients."""
 
 from fl_lightning.aggregation.fedprox import ProximalTerm
 from fl_lightning.callbacks.clients.ditto import Ditto

@@ -1,4 +1,4 @@
-"""The hooks of a round, beside Lightning's own."""
+"""The hooks of a round, in addition to Lightning's own."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,9 +13,9 @@ from fl_lightning.module import FederatedModule
 
 
 class RoundCallback(Callback):
-    """A callback of the server's Trainer that sees what happens within a round.
+    """A callback of the server's Trainer with hooks for what happens within a round.
 
-    In a distributed run every rank calls the hooks, ``on_client_end`` for its own clients only.
+    In a distributed run, every rank calls the hooks, but ``on_client_end`` only for its own clients.
     """
 
     def on_round_start(
@@ -29,14 +29,14 @@ class RoundCallback(Callback):
         """Called when a client is done, with its weight before normalisation."""
 
     def on_round_end(self, trainer: Trainer, pl_module: FederatedModule, round: Round, aggregate: Aggregate) -> None:
-        """Called when the global model has moved, before validation."""
+        """Called when the global model has been updated, before validation."""
 
 
 def log_round(trainer: Trainer, values: Mapping[str, float | Tensor]) -> None:
-    """Write values to the loggers at the current round, and make them known to monitors.
+    """Write values to the loggers at the current round, and make them available to callbacks that monitor metrics.
 
-    They are written at once: what is logged at the end of an epoch is written after the checkpoint, and a kill in
-    between would lose it. Monitors get them directly, because the module's ``log`` takes longer than most diagnostics.
+    The values are written immediately, because Lightning would write them after the checkpoint, and a kill in between
+    would lose them. ``callback_metrics`` is set directly, because the module's ``log`` is slower than most diagnostics.
     """
     numbers = {name: float(value) for name, value in values.items()}
     for logger in trainer.loggers:

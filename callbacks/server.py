@@ -35,12 +35,12 @@ class FederatedServer(RoundRunner):
 
     Args:
         aggregator: how the clients' updates become the next global model; by default FedAvg.
-        weighting: ``samples`` weights a client by its number of samples, ``uniform`` weights all alike.
+        weighting: ``samples`` weights a client by its number of samples, ``uniform`` weights all clients equally.
         client: how a client trains.
-        optimizer: moves the global model, with ``model - aggregate`` as its gradient. Any ``torch.optim`` class: Adam
-            gives FedAdam, SGD with momentum gives FedAvgM. By default the aggregate is installed exactly.
-        transforms: what happens to an update on its way to the server, in this order.
-        client_folder: keeps what is remembered of each client in this folder instead of in memory.
+        optimizer: moves the global model, with ``model - aggregate`` as its gradient. It can be any ``torch.optim``
+            class: Adam yields FedAdam, SGD with momentum yields FedAvgM. By default, the aggregate is copied exactly.
+        transforms: transforms that are applied in this order to each update on its way to the server.
+        client_folder: folder for what is remembered about each client; by default, this stays in memory.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class FederatedServer(RoundRunner):
         self._reset()
 
     def _reset(self) -> None:
-        """Go back to before the first round."""
+        """Restore the state before the first round."""
         self.aggregator.load_state_dict(copy.deepcopy(self._fresh_aggregator_state))
         self.store.load_state_dict(ClientStore().state_dict())
-        #: where the clients continue from, if that is not the served model
+        #: the state from which the clients continue, if it is not the served model
         self._clients_state: StateDict | None = None
         self._bytes = {"up": 0, "down": 0}
         self._saved_run: dict[str, Any] | None = None
@@ -79,7 +79,7 @@ class FederatedServer(RoundRunner):
         add_round_callbacks(trainer)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse what cannot work before anything is trained, and adapt the Trainer to rounds."""
+        """Reject unsupported modules and data before training starts, and adapt the Trainer to rounds."""
         if not isinstance(pl_module, FederatedModule):
             raise MisconfigurationError(
                 f"FederatedServer got a {type(pl_module).__name__}: wrap it,"
@@ -115,7 +115,7 @@ class FederatedServer(RoundRunner):
             module, Federation(data.num_clients, data.seed, self.weighting, self.optimizer, self.client)
         )
         self.client.prepare(module, data, self.aggregator.client_callbacks(), self.store)
-        gc.freeze()  # what exists now stays, so collecting the clients' Trainers need not look at it again
+        gc.freeze()  # existing objects stay, so the collector can skip them when it frees the clients' Trainers
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tell TensorBoard where a resumed run continues."""
@@ -124,7 +124,7 @@ class FederatedServer(RoundRunner):
                 mark_restart(logger, trainer.current_epoch)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Seed the round: what is random in validation, too, must not depend on the rounds before."""
+        """Seed the round, so that nothing random in it, validation included, depends on earlier rounds."""
         seed_global_generators(seed_for("round", _data_of(trainer).seed, trainer.current_epoch))
 
     def run_round(self, pl_module: FederatedModule, clients: list[int]) -> None:
@@ -140,7 +140,7 @@ class FederatedServer(RoundRunner):
             for transform in self.transforms:
                 update = transform(update, round, self.aggregator.layout)
             weight = weight_of(update, self.weighting)
-            for watcher in watchers:  # first, because an aggregator may replace what the client started from
+            for watcher in watchers:  # first, because an aggregator may replace the state that the client started from
                 watcher.on_client_end(trainer, pl_module, round, update, weight)
             self.aggregator.receive(update, weight)
             self._remember(update)
@@ -159,7 +159,7 @@ class FederatedServer(RoundRunner):
             pl_module.log("train/loss", totals["train/loss"], logger=False, prog_bar=True, batch_size=1)
 
     def next_start(self, pl_module: FederatedModule) -> StateDict:
-        """Return where the clients of the next round start; with two models, that is not the served one."""
+        """Return the state that the next round's clients start from; with two models, it is not the served one."""
         return pl_module.state_dict() if self._clients_state is None else self._clients_state
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -173,7 +173,7 @@ class FederatedServer(RoundRunner):
         gc.unfreeze()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs beside the served model: plain types and tensors, as Lightning loads them."""
+        """Return what a resumed run needs besides the served model, as plain types and tensors that Lightning loads."""
         return {
             "run": self._current_run,
             "aggregator": self.aggregator.state_dict(),
@@ -207,7 +207,7 @@ class FederatedServer(RoundRunner):
         return replace(round, broadcast=self.aggregator.broadcast())
 
     def _remember(self, update: ClientUpdate) -> None:
-        """Keep what the client's callbacks want to find again in its next round."""
+        """Store the memories of the client's callbacks for its next round."""
         for writer, values in update.memory.items():
             self.store.put(writer, update.client, values)
 
@@ -216,14 +216,14 @@ class FederatedServer(RoundRunner):
         if aggregate.served_state is aggregate.state:
             self._clients_state = None
             return
-        # Two models: Lightning sees the served one, the clients' one waits for the next round.
+        # With two models, Lightning gets the served one, and the clients' model is kept for the next round.
         module = pl_module.module
         assert isinstance(module, LightningModule)
         self._clients_state = copy.deepcopy(dict(module.state_dict()))
         module.load_state_dict(aggregate.served_state)
 
     def _run_identity(self, trainer: Trainer) -> dict[str, Any]:
-        """Return what must be the same when a run is resumed."""
+        """Return the settings that must not change when a run is resumed."""
         data = _data_of(trainer)
         return {
             "aggregator": type(self.aggregator).__name__,

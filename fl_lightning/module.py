@@ -1,4 +1,4 @@
-"""The server's side of any LightningModule."""
+"""The wrapper that makes any LightningModule the global model of a federation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,14 +40,14 @@ class RoundRunner(Callback, ABC):
 
     @abstractmethod
     def run_round(self, pl_module: "FederatedModule", clients: list[int]) -> None:
-        """Called by the training step on every rank, with this rank's clients, of which there may be none."""
+        """Called by the training step on every rank, with this rank's clients, possibly none."""
 
 
 class FederatedModule(LightningModule):
     """The global model: a LightningModule whose training step is a round of a federation.
 
-    Validation, test and prediction are the module's own. So are the ``state_dict`` and the hyper-parameters, which is
-    why ``type(module).load_from_checkpoint`` on the run's checkpoint loads the served model. The rounds themselves are
+    Validation, testing and prediction use the module's own hooks. The ``state_dict`` and the hyper-parameters are also
+    the module's, so ``type(module).load_from_checkpoint`` loads the served model from the run's checkpoint. Rounds are
     run by the :class:`~fl_lightning.callbacks.FederatedServer`, a callback of the same Trainer.
 
     Args:
@@ -97,14 +97,14 @@ class FederatedModule(LightningModule):
         self.server.run_round(self, clients)
 
     def configure_callbacks(self) -> Sequence[Callback] | Callback:
-        """Let the server prepare the Trainer, then return the module's own callbacks, which now watch rounds."""
+        """Let the server prepare the Trainer, then return the module's own callbacks, which observe rounds."""
         trainer = trainer_of(self)
         if trainer is not None and trainer.state.fn == "fit":
             self._runner(trainer).prepare_trainer(trainer)
         return self.module.configure_callbacks()
 
     def configure_optimizers(self) -> Optimizer:
-        """Make the server's optimiser over the global model."""
+        """Create the server's optimiser for the global model."""
         parameters = self.trainable_parameters()
         return self.server.optimizer(parameters) if self.server.optimizer else Install(parameters)
 
@@ -113,7 +113,7 @@ class FederatedModule(LightningModule):
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def move_towards(self, target: Mapping[str, Tensor]) -> None:
-        """Take one step of the server's optimiser. Everything that is not a trainable parameter is simply copied."""
+        """Take one step of the server's optimiser towards ``target``; copy everything except trainable parameters."""
         names = {id(value): name for name, value in self.module.state_dict(keep_vars=True).items()}
         parameters = self.trainable_parameters()
         targets = [target[names[id(parameter)]] for parameter in parameters]
@@ -154,6 +154,6 @@ class FederatedModule(LightningModule):
                     "missing" if shape is None else f"of shape {tuple(shape)}" for shape in (shapes[1], shapes[0])
                 ]
                 raise MisconfigurationError(
-                    f"the checkpoint holds another model: {name} is {described[0]} there and {described[1]} here:"
+                    f"the checkpoint holds a different model: {name} is {described[0]} there and {described[1]} here:"
                     " use the model that the checkpoint was made with"
                 )

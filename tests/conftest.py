@@ -1,4 +1,4 @@
-"""Fixtures. Heavy imports are inside, because pytest-xdist's controller loads this file and runs no test."""
+"""Fixtures. Heavy imports are inside them, because pytest-xdist's controller loads this file but runs no test."""
 
 import gc
 import os
@@ -49,7 +49,7 @@ def run(tmp_path, monkeypatch, capsys):
             code = 0
         except SystemExit as exit:
             code = exit.code or 0
-        gc.collect()  # a run is a reference cycle, and some have hundreds of megabytes
+        gc.collect()  # runs are reference cycles, and some of them hold hundreds of megabytes
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 

@@ -11,7 +11,7 @@ class Kill(RoundCallback):
 
     Args:
         round: the round's number, counted from 0.
-        moment: ``client`` (within the round), ``validated`` (logged but not saved) or ``saved`` (after the checkpoint).
+        moment: ``client`` (in local training), ``validated`` (logged, not saved) or ``saved`` (after the checkpoint).
         signal_name: the signal to send.
     """
 

@@ -1,4 +1,4 @@
-"""Runs the command line in separate processes, and reads what a run left."""
+"""Runs the command line in separate processes, and reads the files that a run leaves."""
 
 import multiprocessing
 import os

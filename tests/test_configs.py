@@ -1,4 +1,4 @@
-"""The papers' settings: every config of data runs, on tiny files in the formats of the real data sets."""
+"""The papers' settings: every config in configs/data runs, on tiny files in the formats of the real data sets."""
 
 import fcntl
 from pathlib import Path
@@ -18,7 +18,7 @@ SHORT = [
     *("--client.epochs", "1", "--client.limit_train_batches", "1"),
     *("--data.selection", "RandomClients", "--data.selection.fraction", "null", "--data.selection.count", "2"),
 ]
-#: what the tiny files, or a machine without a network, cannot have
+#: overrides, because the tiny files have few samples and pre-trained weights need a network
 INSTEAD = {
     "feddna_cifar10": ["--data.partition.shards_per_class", "4", "--client.batch_size", "4"],
     "fedns_cifar10": ["--data.partition.low", "1", "--data.partition.high", "3"],
@@ -33,7 +33,7 @@ INSTEAD = {
 
 @pytest.fixture
 def data(tmp_path, monkeypatch) -> Path:
-    """./data with some 800 images a class of MNIST and Fashion-MNIST, a few of the others."""
+    """Write ./data, with about 800 images per class of MNIST and Fashion-MNIST and a few of each other data set."""
     root = tmp_path / "data"
     for name in ("MNIST", "FashionMNIST"):
         write_mnist(root / name / "raw", train=8000)
@@ -45,14 +45,14 @@ def data(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def alone(tmp_path_factory):
-    """Wait for other tests that use it: each has a network of up to a gigabyte."""
+    """Run one such test at a time, because each has a network of up to a gigabyte."""
     with open(tmp_path_factory.getbasetemp().parent / "alone.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 @pytest.mark.parametrize("config", COMPLETE, ids=lambda path: path.stem)
-def test_every_setting_trains_two_rounds(data, alone, tmp_path, config):
+def test_every_setting_trains_for_two_rounds(data, alone, tmp_path, config):
     options = [*SHORT, *INSTEAD.get(config.stem, [])]
     printed = succeeded(fl_lightning("fit", "--config", config, *options, folder=tmp_path))
     assert "val/accuracy" in printed
@@ -60,7 +60,7 @@ def test_every_setting_trains_two_rounds(data, alone, tmp_path, config):
 
 
 @pytest.mark.parametrize("name", ["fedadp_mnist", "fedadp_fashion_mnist"])
-def test_the_convex_model_of_fedadp_trains_two_rounds(run, data, name):
+def test_the_convex_model_of_fedadp_trains_for_two_rounds(run, data, name):
     code, out, err = run(
         "fit", "--config", CONFIGS / f"data/{name}.yaml", "--config", CONFIGS / "data/fedadp_mlr.yaml", *SHORT
     )
@@ -78,5 +78,5 @@ def test_every_partition_fits_the_data_of_its_paper(run, data, overlay):
 
 
 @pytest.mark.parametrize("config", ALL, ids=lambda path: str(path.relative_to(CONFIGS)))
-def test_a_config_says_where_it_comes_from(config):
+def test_every_config_starts_with_a_comment(config):
     assert config.read_text().startswith("# ")

@@ -1,4 +1,4 @@
-"""Two gloo processes equal one, also when a rank has nothing to do and after a resume."""
+"""Two gloo processes give the same result as one, even if a rank has no clients, and after a resume."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def close(first, second):
 
 
 def train(aggregator: Aggregator, count: int, processes: int, **options):
-    """Forked processes: they need not import torch again."""
+    """Train in forked processes, which need not import torch again."""
     torch.manual_seed(0)
     distributed = {"strategy": "ddp_fork", "devices": processes} if processes > 1 else {"devices": 1}
     federated, trainer = federate(
@@ -42,7 +42,7 @@ def train(aggregator: Aggregator, count: int, processes: int, **options):
 
 @pytest.mark.parametrize("aggregator", [FedAvg, GatheredMean, TwoModels])
 @pytest.mark.parametrize("count", [5, 1])
-def test_two_processes_equal_one(aggregator, count, tmp_path):
+def test_two_processes_give_the_same_result_as_one(aggregator, count, tmp_path):
     one, _ = train(aggregator(), count, 1, rounds=3, logger=CSVLogger(tmp_path, "one"))
     two, _ = train(aggregator(), count, 2, rounds=3, logger=CSVLogger(tmp_path, "two"))
     close(one, two)
@@ -52,7 +52,7 @@ def test_two_processes_equal_one(aggregator, count, tmp_path):
         assert first[round_] == pytest.approx(second[round_], rel=1e-5, abs=1e-6)
 
 
-def test_two_processes_resume_what_one_began(tmp_path):
+def test_two_processes_can_resume_a_run_of_one(tmp_path):
     _, trainer = train(FedAvg(), 5, 1, rounds=2)
     trainer.save_checkpoint(tmp_path / "begun.ckpt")
     whole, _ = train(FedAvg(), 5, 1, rounds=4)
@@ -62,7 +62,7 @@ def test_two_processes_resume_what_one_began(tmp_path):
 
 
 def check_command_line(command, tmp_path, strategy: str) -> None:
-    """A run on two processes that is stopped and resumed equals one on a single process."""
+    """Check that a run on two processes that is stopped and resumed ends like a run on one process."""
     config = write_config(tmp_path / "run.yaml", trainer={"max_epochs": 4, "default_root_dir": str(tmp_path / "one")})
     two = ["--trainer.strategy", strategy, "--trainer.devices", 2, "--trainer.default_root_dir", tmp_path / "two"]
     command("fit", "--config", config)

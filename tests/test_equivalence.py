@@ -1,4 +1,4 @@
-"""A federation of one client is plain Lightning, to the last bit."""
+"""A federation of one client gives the same result as plain Lightning, to the last bit."""
 
 import torch
 from pytorch_lightning import seed_everything
@@ -11,7 +11,7 @@ from tests.toys import Blobs, Net, federate, identical, quiet_trainer
 
 
 class SameBatches:
-    """What the one client sees: round after round, or, within a round, epoch after epoch."""
+    """Yields the batches of the only client: round by round, or epoch by epoch within one round."""
 
     def __init__(self, rounds_are_epochs: bool) -> None:
         self.data = FederatedDataModule(Blobs(), partition=IID(1))
@@ -41,14 +41,14 @@ def new_net(**kwargs) -> Net:
     return Net(**kwargs)
 
 
-def test_rounds_of_one_client_are_epochs_of_a_plain_run():
+def test_rounds_of_one_client_equal_epochs_of_a_plain_run():
     federated, _ = federate(new_net(batch_norm=True), partition=IID(1), rounds=4)
     plain = new_net(batch_norm=True)
     quiet_trainer(max_epochs=4).fit(plain, SameBatches(rounds_are_epochs=True))
     assert identical(dict(federated.state_dict()), dict(plain.state_dict()))
 
 
-def test_local_epochs_with_momentum_and_dropout_are_epochs_of_a_plain_run():
+def test_local_epochs_with_momentum_and_dropout_equal_epochs_of_a_plain_run():
     options = {"momentum": 0.9, "dropout": 0.3, "batch_norm": True}
     server = FederatedServer(client=LocalTraining(epochs=3))
     federated, _ = federate(new_net(**options), partition=IID(1), server=server, rounds=1)
@@ -61,7 +61,7 @@ def test_local_epochs_with_momentum_and_dropout_are_epochs_of_a_plain_run():
     assert identical(dict(federated.state_dict()), dict(plain.state_dict()))
 
 
-def test_training_does_change_the_model():
+def test_training_changes_the_model():
     before = {name: value.clone() for name, value in new_net().state_dict().items()}
     federated, _ = federate(new_net(), partition=IID(1), rounds=1)
     assert not torch.equal(federated.state_dict()["layers.0.weight"], before["layers.0.weight"])

@@ -1,4 +1,4 @@
-"""What holds for every algorithm: it composes with every other part, on two processes, after a kill."""
+"""Tests that every algorithm must pass: it works with every other part, on two processes and after a kill."""
 
 import multiprocessing
 import signal
@@ -39,7 +39,7 @@ from tests.toys import federate, identical, random_state, random_updates
 
 
 class Images(LightningModule):
-    """Convolution, normalisation if asked for, linear: on the six features as a 2 x 3 image."""
+    """A convolution, optional normalisation and linear layers, on the six features as a 2 x 3 image."""
 
     def __init__(self, norm: bool = True, optimizer: type[torch.optim.Optimizer] = torch.optim.SGD) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ ALGORITHMS = {
 PARTS = {
     "all clients": {"selection": AllClients()},
     "random clients": {"selection": RandomClients(count=3)},
-    "one client a round": {"selection": RandomClients(count=1)},
+    "one client per round": {"selection": RandomClients(count=1)},
     "sequential clients": {"selection": SequentialClients(count=4)},
     "iid": {"partition": IID(6, sizes="power_law")},
     "mask": {"transforms": [BernoulliMask(0.6)]},
@@ -104,9 +104,9 @@ PARTS = {
         "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.7, momentum=0.5),
     },
 }
-#: the client's half of algorithms that have no aggregator of their own
+#: client callbacks of the algorithms that have no aggregator of their own
 CLIENT_CALLBACKS = {"Ditto": [Ditto(lam=0.5)]}
-#: algorithms that remember something of each client; the others never touch the store
+#: algorithms that remember something about each client; the others never use the store
 WITH_MEMORY = ("FedAdp", "FedDNA", "Scaffold", "FedBN", "FedMA", "FedDyn", "Ditto")
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
@@ -138,13 +138,13 @@ def run(algorithm, module=None, partition=None, selection=None, weighting="sampl
     return dict(federated.state_dict()), trainer
 
 
-#: refused with a reason, see below
+#: combinations that are refused, see REFUSED
 IMPOSSIBLE = {("FedMA", "optimizer"), ("FedMA in one shot", "optimizer")}
 
 
 @each_algorithm
 @pytest.mark.parametrize("part", PARTS)
-def test_it_works_with_every_other_part(algorithm, part):
+def test_every_algorithm_works_with_every_other_part(algorithm, part):
     start = {name: value.clone() for name, value in fitting_model(algorithm).state_dict().items()}
     parts = {name: value for name, value in PARTS[part].items() if (algorithm, name) not in IMPOSSIBLE}
     state, trainer = run(algorithm, rounds=2, **parts)
@@ -175,7 +175,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("combination", REFUSED)
-def test_what_cannot_work_is_refused_before_training_with_the_reason(combination):
+def test_a_combination_that_cannot_work_is_refused_before_training_with_the_reason(combination):
     algorithm, make, reason = REFUSED[combination]
 
     class Untrained(make().__class__):
@@ -197,7 +197,7 @@ in_memory_or_folder = pytest.mark.parametrize(
 
 
 @in_memory_or_folder
-def test_two_processes_equal_one_with_an_odd_number_of_clients(algorithm, folder, tmp_path):
+def test_two_processes_give_the_same_result_as_one_with_an_odd_number_of_clients(algorithm, folder, tmp_path):
     options = {"selection": RandomClients(count=3), "partition": ClassesPerClient(7, 2), "rounds": 3}
     one, _ = run(algorithm, devices=1, folder=str(tmp_path / "one") if folder else None, **options)
     two, _ = run(algorithm, strategy="ddp_fork", devices=2, folder=str(tmp_path / "two") if folder else None, **options)
@@ -206,14 +206,14 @@ def test_two_processes_equal_one_with_an_odd_number_of_clients(algorithm, folder
 
 
 def remembered(trainer) -> dict[tuple[str, int], dict[str, torch.Tensor]]:
-    """What the run knows of its clients, by writer and client."""
+    """Return what the run remembers about its clients, by writer and client."""
     store = trainer.lightning_module.server.store
     writers = [key for kept in store.state_dict().values() for key in kept]
     return {(writer, client): store.get(writer, client) for writer in writers for client in store.clients(writer)}
 
 
 def run_until_killed(round_: int, moment: str, **options) -> None:
-    """In a process of its own, which SIGKILL ends. Forked: a new one would import Lightning for eight seconds."""
+    """Run until SIGKILL, in a forked process, because a new one would take eight seconds to import Lightning."""
     kill = Kill(round_, moment)
     process = multiprocessing.get_context("fork").Process(
         target=run, kwargs={"server_callbacks": [kill, LastRound()], "enable_checkpointing": True, **options}
@@ -224,7 +224,7 @@ def run_until_killed(round_: int, moment: str, **options) -> None:
 
 
 @in_memory_or_folder
-def test_a_run_killed_at_three_moments_ends_as_one_that_was_not(algorithm, folder, tmp_path):
+def test_a_run_that_is_killed_three_times_ends_like_an_uninterrupted_one(algorithm, folder, tmp_path):
     options = {"algorithm": algorithm, "selection": RandomClients(count=3), "rounds": 5}
     whole, whole_trainer = run(folder=str(tmp_path / "whole") if folder else None, **options)
     options |= {"folder": str(tmp_path / "kept") if folder else None, "default_root_dir": tmp_path}
@@ -242,7 +242,7 @@ def test_a_run_killed_at_three_moments_ends_as_one_that_was_not(algorithm, folde
 
 
 def bare(updates: list[ClientUpdate]) -> list[ClientUpdate]:
-    """With the four arguments that are enough."""
+    """Return the updates with only the four arguments that an aggregator needs."""
     return [ClientUpdate(u.client, u.state, u.num_samples, u.class_counts) for u in updates]
 
 
@@ -253,7 +253,7 @@ def fresh(algorithm: str) -> Aggregator:
 @each_algorithm
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 4), weighting=st.sampled_from(["samples", "uniform"]))
 @settings(max_examples=8, deadline=None)
-def test_equal_clients_are_served_as_that_client(algorithm, seed, count, weighting):
+def test_identical_clients_aggregate_to_that_client(algorithm, seed, count, weighting):
     generator = np.random.default_rng(seed)
     model = fitting_model(algorithm)
     state = random_state(model, generator)
@@ -262,11 +262,11 @@ def test_equal_clients_are_served_as_that_client(algorithm, seed, count, weighti
         for k in range(count)
     ]
     served = fresh(algorithm).aggregate(model, updates, weighting=weighting).served_state
-    if algorithm == "FedDyn":  # the first h is -α times the clients' mean move, which is then taken twice
+    if algorithm == "FedDyn":  # h starts as -α times the clients' mean move, so the model moves twice as far
         start = model.state_dict()
         parameters = [name for name, _ in model.named_parameters()]
         state = state | {name: 2 * state[name] - start[name] for name in parameters}
-    if "FedMA" in algorithm:  # the same function, its units perhaps in another order
+    if "FedMA" in algorithm:  # the same function, but its units may be in another order
         twin = fitting_model(algorithm).eval()
         other = fitting_model(algorithm).eval()
         twin.load_state_dict(state)

@@ -17,14 +17,14 @@ def test_a_checkpoint_of_the_run_loads_as_the_users_module(tmp_path):
     assert dict(loaded.hparams) == {"hidden": 5, "lr": 0.2, "batch_norm": True, "dropout": 0.0, "momentum": 0.0}
 
 
-def test_its_state_and_hyper_parameters_are_the_modules_own():
+def test_a_federated_module_has_the_state_and_hyper_parameters_of_its_module():
     module = Net(hidden=3)
     federated = FederatedModule(module)
     assert identical(dict(federated.state_dict()), dict(module.state_dict()))
     assert federated.hparams == module.hparams
 
 
-def test_validation_and_test_are_the_modules_own():
+def test_validation_and_test_run_the_modules_own_steps():
     federated, trainer = federate(rounds=1)
     (validated,) = trainer.validate(federated, datamodule=trainer.datamodule, verbose=False)
     (tested,) = trainer.test(federated, datamodule=trainer.datamodule, verbose=False)
@@ -35,7 +35,7 @@ def test_validation_and_test_are_the_modules_own():
 
 
 class Hooked(Net):
-    """A step without batch_idx, two validation loaders, a metric object, hooks around it, keys in the checkpoint."""
+    """Has a step without batch_idx, two validation loaders, a metric object, hooks, and its own checkpoint keys."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def test_a_validation_step_may_leave_out_the_batch_index():
     assert trainer.callback_metrics["seen"] > 0
 
 
-def test_without_a_server_there_is_a_clear_error():
+def test_a_run_without_a_server_is_refused():
     from fl_lightning import FederatedDataModule
     from fl_lightning.data import IID
 
@@ -104,7 +104,7 @@ def test_a_module_that_cannot_train_is_refused(missing):
     ("state", "message"),
     [
         (lambda: Net(hidden=9).state_dict(), r"layers.0.weight is of shape \(9, 6\) there and of shape \(8, 6\) here"),
-        (lambda: Net(batch_norm=True).state_dict(), "holds another model"),
+        (lambda: Net(batch_norm=True).state_dict(), "holds a different model"),
         (lambda: {}, "layers.0.weight is missing there"),
         (lambda: Net().state_dict() | {"extra": torch.zeros(1)}, r"extra is of shape \(1,\) there and missing here"),
     ],
@@ -114,7 +114,7 @@ def test_another_models_state_is_refused(state, message):
         FederatedModule(Net()).load_state_dict(state())
 
 
-def test_callbacks_of_the_module_watch_rounds():
+def test_callbacks_of_the_module_see_the_rounds():
     from pytorch_lightning.callbacks import EarlyStopping
 
     class Stops(Net):

@@ -1,4 +1,4 @@
-"""Killed and resumed equals undisturbed: weights, logged metrics, cohorts."""
+"""A killed and resumed run ends like an uninterrupted one: weights, logged metrics and cohorts."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ def killed(tmp_path, name, round_, moment, **changes):
     return write_config(tmp_path / f"{name}.yaml", trainer=trainer, **changes)
 
 
-def test_a_run_killed_three_times_ends_as_one_that_was_not(tmp_path):
+def test_a_run_that_is_killed_three_times_ends_like_an_uninterrupted_one(tmp_path):
     plain = write_config(tmp_path / "run.yaml", trainer={"default_root_dir": str(tmp_path / "plain")})
     succeeded(fl_lightning("fit", "--config", plain))
     undisturbed = tmp_path / "plain" / "run" / "version_0"

@@ -37,7 +37,7 @@ def test_an_entry_of_the_update_is_sent_whole_or_not_at_all(seed, keep):
     assert sent.num_bytes == update.num_bytes - 4 * (size - kept)
 
 
-def test_the_mask_is_the_clients_own_for_the_whole_run():
+def test_each_client_keeps_its_own_mask_for_the_whole_run():
     mask = BernoulliMask(0.6).mask
     assert torch.equal(mask(1000, seed=1, client=2), mask(1000, seed=1, client=2))
     assert not torch.equal(mask(1000, seed=1, client=2), mask(1000, seed=1, client=3))
@@ -46,7 +46,7 @@ def test_the_mask_is_the_clients_own_for_the_whole_run():
     assert abs(int(mask(100_000, seed=0, client=0).sum()) - 60_000) < 5 * 155
 
 
-def test_the_server_adds_the_masked_updates_as_they_are(generator):
+def test_the_server_does_not_rescale_masked_updates(generator):
     model = ConvNet()
     updates = random_updates(model, 4, generator)
     sent = [masked(model, update, 0.6) for update in updates]
@@ -61,7 +61,7 @@ def test_the_server_adds_the_masked_updates_as_they_are(generator):
     np.testing.assert_allclose(layout.flatten(result).parameters.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_keep_one_changes_nothing():
+def test_a_keep_of_one_changes_nothing():
     def run(transforms):
         torch.manual_seed(0)
         federated, trainer = federate(Net(), server=FederatedServer(transforms=transforms), rounds=2)
@@ -74,6 +74,6 @@ def test_keep_one_changes_nothing():
 
 
 @pytest.mark.parametrize("keep", [0.0, 1.1])
-def test_a_keep_that_is_no_probability_is_refused(keep):
+def test_a_keep_that_is_not_a_probability_is_refused(keep):
     with pytest.raises(MisconfigurationError, match=f"keep={keep}"):
         BernoulliMask(keep)

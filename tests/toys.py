@@ -1,4 +1,4 @@
-"""Small models and data that know nothing of this package, like a user's."""
+"""Small models and data that know nothing about this package, like a user's."""
 
 from collections.abc import Iterator
 
@@ -114,7 +114,7 @@ def federate(
 
 
 class ConvNet(nn.Module):
-    """Convolution, BatchNorm, linear, a frozen parameter and a boolean buffer: every part of a state."""
+    """Has every part of a state: a convolution, BatchNorm, a linear layer, a frozen parameter and a boolean buffer."""
 
     def __init__(self) -> None:
         super().__init__()

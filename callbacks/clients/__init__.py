@@ -1,1 +1,1 @@
-"""Callbacks about clients: what runs on each client beside its training, and how well each is served."""
+"""Callbacks for clients: those that take part in local training, and the evaluation of each client's model."""

@@ -12,22 +12,25 @@ from fl_lightning.core.update import ClientUpdate
 
 
 class Ditto(ClientCallback):
-    """Trains v_k on the client's data with v ← v - η (∇F_k(v) + λ (v - w_t)), beside the usual training of the model.
+    """Trains v_k on the client's data with v ← v - η (∇F_k(v) + λ (v - w_t)), after the usual local training.
 
-    The global model is untouched, so Ditto goes with any aggregator. A client's first personal model starts from the
-    global one. ``ClientEvaluation`` evaluates the personal models. A client's training takes twice as long.
+    Ditto does not affect the global model, so it works with any aggregator. A client's first personal model starts from
+    the global one. ``ClientEvaluation`` evaluates the personal models. Local training takes twice as long.
 
     Args:
-        lam: λ, how strongly the personal model is held close to the global one; 0 trains clients on their own.
+        lam: λ, how strongly the personal model is held close to the global one; 0 trains each one independently.
     """
 
     def __init__(self, lam: float = 1.0) -> None:
         if lam < 0:
-            raise MisconfigurationError(f"lam={lam}, but it holds personal models back: set lam of Ditto to 0 or more")
+            raise MisconfigurationError(
+                f"lam={lam}, but a negative value pushes personal models away from the global one:"
+                " set lam of Ditto to 0 or more"
+            )
         self.lam = lam
 
     def on_upload(self, update: ClientUpdate) -> None:
-        """Train the personal model, once the client's share of the global training is done."""
+        """Train the personal model after the client has trained the global model."""
         start = self.memory or self.round.start
         others = [callback for callback in self.local_training.callbacks if not isinstance(callback, Ditto)]
         self.memory = self.local_training.train_personal(
@@ -35,5 +38,5 @@ class Ditto(ClientCallback):
         )
 
     def personal_model(self) -> StateDict:
-        """Return v_k, which is the global model for a client that has never taken part."""
+        """Return v_k; empty for a client that has never taken part, whose model is the global one."""
         return self.memory

@@ -1,4 +1,4 @@
-"""How well the model serves each client."""
+"""Evaluation of each client's model."""
 
 from typing import Any, Literal
 
@@ -20,15 +20,15 @@ from fl_lightning.module import FederatedModule
 
 
 class ClientEvaluation(RoundCallback):
-    """Evaluates every client's own model: the served one with the client's entries in it.
+    """Evaluates every client's own model: the served model, overridden by the client's own entries.
 
     Logs ``clients/<metric>_mean``, ``_std`` and ``_worst`` (the mean of the worst tenth) over the clients.
 
     Args:
-        every_n_rounds: how often to evaluate; it takes one validation per client.
-        samples: ``validation`` evaluates on the validation data; clients then differ only in what an algorithm keeps
-            for each, as FedBN, FedDNA and Ditto do. ``own`` evaluates on the samples that the client trains on, which
-            shows whom the global model serves badly.
+        every_n_rounds: how often to evaluate; each time takes one validation per client.
+        samples: ``validation`` evaluates on the validation data; clients then differ only in the entries that an
+            algorithm keeps for each, as FedBN, FedDNA and Ditto do. ``own`` evaluates on the samples that the client
+            trains on, which shows for which clients the global model works badly.
     """
 
     def __init__(self, every_n_rounds: int = 1, samples: Literal["validation", "own"] = "validation") -> None:
@@ -40,7 +40,7 @@ class ClientEvaluation(RoundCallback):
         self.samples = samples
 
     def on_round_end(self, trainer: Trainer, pl_module: FederatedModule, round: Round, aggregate: Aggregate) -> None:
-        """Evaluate the clients; the ranks share them."""
+        """Evaluate all clients, divided among the ranks."""
         if (round.number + 1) % self.every_n_rounds:
             return
         num_clients = trainer.datamodule.num_clients  # type: ignore[attr-defined]
@@ -50,8 +50,8 @@ class ClientEvaluation(RoundCallback):
         for client in mine:
             with preserved_generators(), without_announcements():
                 results.append((client, self._evaluate(client, pl_module, round, template.copy())))
-        everyone = [metrics for _, metrics in sorted(gather_objects(results), key=lambda item: item[0])]
-        log_round(trainer, spread_of(everyone))
+        all_metrics = [metrics for _, metrics in sorted(gather_objects(results), key=lambda item: item[0])]
+        log_round(trainer, spread_of(all_metrics))
 
     def _evaluate(self, client: int, pl_module: FederatedModule, round: Round, evaluator: Trainer) -> dict[str, float]:
         module, server = pl_module.module, pl_module.server
@@ -69,7 +69,7 @@ class ClientEvaluation(RoundCallback):
 
 
 def spread_of(results: list[dict[str, float]]) -> dict[str, float]:
-    """Return mean, standard deviation and mean of the worst tenth of each metric."""
+    """Return the mean, the standard deviation and the mean of the worst tenth, for each metric."""
     spread = {}
     for name in results[0]:
         values = torch.tensor([metrics[name] for metrics in results], dtype=torch.float64)

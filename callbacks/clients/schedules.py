@@ -13,10 +13,10 @@ class CosineAnnealing(ClientCallback):
     """η = η_min + ½ (η_max - η_min)(1 + cos(π T_cur / T)), set before every batch; η_max is the optimiser's own rate.
 
     Xing, Ning, Zhou, Liao, Xu, Zou. N-FedAvg: Novel Federated Average Algorithm Based on FedAvg (eq. 2). T_cur is the
-    number of epochs done, including the fraction of the current one. The paper can be read two ways, hence ``horizon``.
+    number of epochs completed, including the fraction of the current one. The paper is ambiguous, hence ``horizon``.
 
     Args:
-        horizon: ``run`` draws one arc over all rounds, T = rounds · local epochs; ``round`` draws one arc per round.
+        horizon: ``run`` uses one arc over all rounds, T = rounds · local epochs; ``round`` uses one arc per round.
         eta_min: the learning rate at the end.
     """
 
@@ -52,7 +52,7 @@ class LearningRateDecay(ClientCallback):
     """η_t = η · factor^t in round t, counted from 0; constant within a round. FedAdp uses 0.995.
 
     Args:
-        factor: what the learning rate is multiplied by after every round.
+        factor: factor by which the learning rate is multiplied after every round.
     """
 
     def __init__(self, factor: float) -> None:

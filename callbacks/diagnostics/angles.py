@@ -1,4 +1,4 @@
-"""Angles of updates, every round."""
+"""Logging the angles of the updates in every round."""
 
 from typing import Any
 
@@ -17,11 +17,11 @@ from fl_lightning.module import FederatedModule
 class AngleDiagnostics(Diagnostics):
     """Logs ``angles/...``, ``angles_smoothed/...`` and ``angle_weights/...``, one curve per client.
 
-    A large angle means that a client pulls elsewhere than the average, such as one with a single class (FedAdp, figure
-    2). The updates of a round stay in memory until all clients are done, in float32.
+    A large angle means that a client disagrees with the average, for example because it has a single class (FedAdp,
+    figure 2). The updates of a round stay in memory, in float32, until all clients are done.
 
     Args:
-        alpha: FedAdp's α, for the weights that it would give; by default the aggregator's, or 5 if it is not FedAdp.
+        alpha: FedAdp's α, for ``angle_weights``; by default the aggregator's, or 5 if the aggregator is not FedAdp.
         max_curves: with more clients than this, log quantiles and the three worst instead of one curve per client.
     """
 
@@ -57,7 +57,7 @@ class AngleDiagnostics(Diagnostics):
         return {
             "Angles": {
                 "angle to the average, radians": [r"^angles/"],
-                "the same, mean so far": [r"^angles_smoothed/"],
+                "mean angle so far, radians": [r"^angles_smoothed/"],
                 "weight that FedAdp would give": [r"^angle_weights/"],
             }
         }

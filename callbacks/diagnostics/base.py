@@ -1,4 +1,4 @@
-"""What the callbacks share that measure the updates of a round."""
+"""The base class of callbacks that measure the updates of a round."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -21,41 +21,41 @@ Charts = dict[str, list[str]]
 class Diagnostics(RoundCallback, ABC):
     """Measures every round with a torchmetrics ``Metric`` and logs its values under a prefix.
 
-    A subclass makes its metric in :meth:`make_metric` and shows it each client in :meth:`watch`. The base computes the
-    metric after the round, logs it and starts the next round. What the metric remembers from round to round, its
-    persistent states, is part of the checkpoint.
+    A subclass creates its metric in :meth:`make_metric` and updates it for each client in :meth:`watch`. The base class
+    computes the metric after the round, logs it and starts the next round. The metric's persistent states, which carry
+    over from round to round, are part of the checkpoint.
     """
 
-    #: what every tag begins with, followed by a slash
+    #: prefix of every tag, without the slash that follows it
     prefix: str
     metric: Metric | None = None
     _restored: dict[str, Tensor] | None = None
 
     @abstractmethod
     def make_metric(self, trainer: Trainer, module: LightningModule) -> Metric:
-        """Called before the first round, with the user's module on its device."""
+        """Called before the first round, with the user's module on its device. Returns a new metric."""
 
     @abstractmethod
     def watch(self, round: Round, update: ClientUpdate, weight: float) -> None:
         """Called when a client is done, with its weight before normalisation. Updates ``self.metric``."""
 
     def tags(self, values: Any) -> dict[str, Tensor]:
-        """Turn what the metric computed into tagged values; by default ``prefix/name`` for each name."""
+        """Return the computed values by tag; by default, the tag is ``prefix/name`` for each name."""
         if not isinstance(values, dict):
             return {self.prefix: values}
         return {f"{self.prefix}/{name}": value for name, value in values.items()}
 
     def charts(self, pl_module: LightningModule) -> dict[str, Charts]:
-        """Return how TensorBoard shows what is logged: charts by category."""
+        """Return TensorBoard's charts of the logged values, by category."""
         return {}
 
     @property
     def watches_plain_modules(self) -> bool:
-        """Whether there is something to measure in a module that is not federated."""
+        """Whether the callback can also measure a module that is not federated."""
         return False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse a module that has no clients to watch."""
+        """Reject a module without clients, unless the callback can measure one."""
         if not isinstance(pl_module, FederatedModule) and not self.watches_plain_modules:
             raise MisconfigurationError(
                 f"{type(self).__name__} compares clients, but {type(pl_module).__name__} has none: wrap it,"
@@ -63,9 +63,9 @@ class Diagnostics(RoundCallback, ABC):
             )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Make the metric, now that the model is on its device, and restore what it remembered."""
+        """Create the metric, now that the model is on its device, and restore its persistent states."""
         if self._restored is None and self.metric is not None and trainer.current_epoch > 0:
-            self._restored = self.metric.state_dict()  # a further fit of the same Trainer continues
+            self._restored = self.metric.state_dict()  # a second fit with the same Trainer continues the first
         self.metric = self.make_metric(trainer, user_module(pl_module))
         self.metric.load_state_dict(self._restored or {}, strict=False)
         self.metric.to(pl_module.device)
@@ -74,7 +74,7 @@ class Diagnostics(RoundCallback, ABC):
     def on_client_end(
         self, trainer: Trainer, pl_module: FederatedModule, round: Round, update: ClientUpdate, weight: float
     ) -> None:
-        """Show the client to the metric."""
+        """Update the metric with the client."""
         self.watch(round, update, weight)
 
     def on_round_end(self, trainer: Trainer, pl_module: FederatedModule, round: Round, aggregate: Aggregate) -> None:
@@ -84,7 +84,7 @@ class Diagnostics(RoundCallback, ABC):
         getattr(self.metric, "next_round", self.metric.reset)()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the metric remembers."""
+        """Return the metric's persistent states."""
         return dict(self.metric.state_dict()) if self.metric is not None else dict(self._restored or {})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

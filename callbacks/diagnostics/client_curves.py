@@ -1,4 +1,4 @@
-"""One value per client as curves: one curve each, or a few for all if there are many clients."""
+"""Curves of one value per client: one curve each or, if there are many clients, a few for all of them."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -10,7 +10,7 @@ from fl_lightning.core.errors import MisconfigurationError
 
 QUANTILES = (10, 50, 90)
 WORST = 3
-#: up to this many clients get a curve each, by default
+#: default maximum number of clients that get one curve each
 MAX_CURVES = 20
 
 
@@ -20,10 +20,10 @@ def client_curves(
     """Return the tags of one value per client.
 
     Args:
-        prefix: what every tag begins with, such as ``angles/`` or ``feddna/gamma_``.
+        prefix: prefix of every tag, such as ``angles/`` or ``feddna/gamma_``.
         values: the value of each client.
         each: whether every client gets a tag; otherwise quantiles and the three worst, worst first.
-        worst: which end of the values is the bad one.
+        worst: which end of the values is the worst.
     """
     numbers = torch.tensor([float(value) for value in values.values()], dtype=torch.float64)
     if each:
@@ -37,7 +37,7 @@ def client_curves(
 
 
 def check_max_curves(max_curves: int) -> int:
-    """Refuse a negative number of curves."""
+    """Return ``max_curves``, or raise an error if it is negative."""
     if max_curves < 0:
         raise MisconfigurationError(f"max_curves={max_curves}, but it is a number of clients: set it to 0 or more")
     return max_curves

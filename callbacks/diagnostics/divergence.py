@@ -1,4 +1,4 @@
-"""Divergences, every round."""
+"""Logging divergences in every round."""
 
 from pytorch_lightning import LightningModule, Trainer
 
@@ -15,9 +15,9 @@ from fl_lightning.module import FederatedModule
 class DivergenceDiagnostics(Diagnostics):
     """Logs ``divergence/...``, and ``feddna/gamma_...`` if the aggregator is FedDNA.
 
-    ``divergence/gradient`` is how far the clients' gradients are apart (FedAdp). The updates of a round stay in memory
-    until all clients are done, in float32. With a reference, ``divergence/statistics`` and ``divergence/parameters``
-    are how far the served model is from it (FedDNA); a plain module gets these two for every epoch.
+    ``divergence/gradient`` is how far apart the clients' gradients are (FedAdp). The updates of a round stay in memory,
+    in float32, until all clients are done. With a reference, ``divergence/statistics`` and ``divergence/parameters``
+    are how far the served model is from the reference (FedDNA); for a plain module, they are logged every epoch.
 
     Args:
         reference: a checkpoint of the same model, trained on all data in one place.
@@ -38,7 +38,7 @@ class DivergenceDiagnostics(Diagnostics):
 
     def make_metric(self, trainer: Trainer, module: LightningModule) -> GradientDivergence:
         if self.reference is not None:
-            # Every rank has the same model, so there is nothing to join.
+            # Every rank has the same model, so there is nothing to synchronise.
             self._distance = StatisticsDivergence(module, self.reference, sync_on_compute=False)
         return GradientDivergence(module)
 

@@ -1,4 +1,4 @@
-"""Norms of updates, every round."""
+"""Logging the norms of the updates in every round."""
 
 import re
 
@@ -21,8 +21,8 @@ class NormDiagnostics(Diagnostics):
     """Logs ``norms/<layer>/N``, ``E``, ``N_over_E``, ``move`` and ``integral``.
 
     N much smaller than E means that the clients' updates cancel each other out, which FedNNNN found to be the cause of
-    slow training on non-IID data. ``move`` is how far the model moved from which the next round starts. A plain module,
-    which has no clients, gets ``move`` and ``integral`` for every epoch.
+    slow training on non-IID data. ``move`` is the distance between the states that this round and the next start from.
+    For a plain module, which has no clients, ``move`` and ``integral`` are logged every epoch.
     """
 
     prefix = "norms"
@@ -43,7 +43,7 @@ class NormDiagnostics(Diagnostics):
         super().on_round_end(trainer, pl_module, round, aggregate)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Remember where a plain module starts its epoch."""
+        """Copy the state in which a plain module starts its epoch."""
         if not isinstance(pl_module, FederatedModule):
             self._start = _copy(pl_module)
 
@@ -62,17 +62,17 @@ class NormDiagnostics(Diagnostics):
     def charts(self, pl_module: LightningModule) -> dict[str, Charts]:
         module = user_module(pl_module)
         names = list(layer_groups(module, StateLayout(module)))
-        wholes = [name for name in reversed(names) if name in (*LAYER_KINDS, "all")]
-        layers = [name for name in names if name not in wholes]
-        any_whole, any_layer = ("|".join(map(re.escape, group)) for group in (wholes, layers))
+        combined = [name for name in reversed(names) if name in (*LAYER_KINDS, "all")]
+        layers = [name for name in names if name not in combined]
+        any_combined, any_layer = ("|".join(map(re.escape, group)) for group in (combined, layers))
         charts: Charts = {}
         if isinstance(pl_module, FederatedModule):
-            for name in [*wholes, *layers]:
+            for name in [*combined, *layers]:
                 charts[f"N and E: {name}"] = [rf"^norms/{re.escape(name)}/{quantity}$" for quantity in "NE"]
-            charts["N / E"] = [rf"^norms/({any_whole})/N_over_E$"]
+            charts["N / E"] = [rf"^norms/({any_combined})/N_over_E$"]
             charts["N / E by layer"] = [rf"^norms/({any_layer})/N_over_E$"]
-        for quantity, title in (("move", "how far the model moved"), ("integral", "how far it moved so far")):
-            charts[title] = [rf"^norms/({any_whole})/{quantity}$"]
+        for quantity, title in (("move", "how far the model moved"), ("integral", "sum of the moves so far")):
+            charts[title] = [rf"^norms/({any_combined})/{quantity}$"]
             charts[f"{title}, by layer"] = [rf"^norms/({any_layer})/{quantity}$"]
         return {"Norms": charts}
 

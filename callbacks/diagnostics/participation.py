@@ -1,4 +1,4 @@
-"""Which clients took part, every round."""
+"""Logging how often each client took part, in every round."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from fl_lightning.metrics import ParticipationCounts
 
 
 class Participation(Diagnostics):
-    """Logs how many rounds the clients have taken part in: ``participation/...``.
+    """Logs ``participation/...``: how many rounds each client has taken part in.
 
     Args:
         max_curves: with more clients than this, log only the smallest and the largest count.

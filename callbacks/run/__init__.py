@@ -1,1 +1,1 @@
-"""Callbacks about the run itself: progress, checkpoints, what TensorBoard and the terminal show."""
+"""Callbacks for the run itself: progress, checkpoints, TensorBoard and terminal output."""

@@ -1,4 +1,4 @@
-"""Checkpoints of whole rounds."""
+"""Checkpoints of complete rounds."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ class LastRound(AtomicCheckpoint):
 
     @property
     def state_key(self) -> str:
-        """A key of its own, so that it never shares state with another ModelCheckpoint."""
+        """A separate key, so that this callback never shares state with another ModelCheckpoint."""
         return "LastRound"
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -18,15 +18,15 @@ Scalar = int | float | str
 class HyperParameters(Callback):
     """Fills TensorBoard's HParams tab: how the run is set up, and the last value of every validation metric.
 
-    It shows the parameters of model, clients, server, partition and selection, and the seed, once the first validation
-    is over. Reports read from it which metrics the module logged in validation.
+    The tab shows the parameters of model, clients, server, partition and selection, and the seed, once the first
+    validation is over. Reports use it to find out which metrics the module logged in validation.
     """
 
     def __init__(self) -> None:
         self._written = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Keep Lightning from logging its placeholder ``hp_metric``, which would take the tab."""
+        """Keep Lightning from logging its placeholder ``hp_metric``, which would occupy the tab."""
         self._written = False
         without_placeholder_metric(trainer)
 
@@ -54,18 +54,18 @@ class HyperParameters(Callback):
         metrics += [name for name in ("train/loss",) if name in trainer.callback_metrics]
         from torch.utils.tensorboard.summary import hparams
 
-        # logger.log_hyperparams would write the metrics' values once more, and TensorBoard takes the last ones.
+        # logger.log_hyperparams would also write values for the metrics, and TensorBoard would show those.
         experiment, session_start, _ = hparams(run_parameters(trainer, pl_module), dict.fromkeys(metrics))
         for logger in tensorboard_loggers(trainer):
             write_summaries(logger, [experiment, session_start])
 
 
 def run_parameters(trainer: Trainer, pl_module: LightningModule) -> dict[str, Scalar]:
-    """Return how a run is set up, by name.
+    """Return the settings of a run, by name.
 
-    A part is one text, such as ``aggregator: FedNNNN(beta=0.7, gamma=0.8)``, so that runs of different algorithms have
-    a column in common: TensorBoard shows the columns of one run for all. The numeric arguments of aggregator, client
-    and partition follow as columns of their own, such as ``aggregator.beta``.
+    Each part is one string, such as ``aggregator: FedNNNN(beta=0.7, gamma=0.8)``, so that runs of different algorithms
+    share a column: TensorBoard uses the columns of one run for all runs. The numeric arguments of aggregator, client
+    and partition follow as separate columns, such as ``aggregator.beta``.
     """
     model = {name: value for name, value in pl_module.hparams_initial.items() if not name.startswith("_")}
     parameters = {f"model.{name}": value for name, value in model.items()}
@@ -95,7 +95,7 @@ def run_parameters(trainer: Trainer, pl_module: LightningModule) -> dict[str, Sc
 
 
 def _format_value(value: Any) -> Scalar:
-    """Return a number or a text as it is, and an object as its class with the arguments it was made with."""
+    """Return a number or string unchanged, and any other object as its class with its constructor arguments."""
     if isinstance(value, bool):
         return str(value)
     if isinstance(value, int | float | str):

@@ -15,7 +15,7 @@ EVALUATION: Charts = {
 class TensorBoardLayout(Callback):
     """Arranges TensorBoard's Custom Scalars: N and E of a layer in one chart, all clients' angles in one, and so on.
 
-    Only what the other callbacks of the Trainer log gets a chart.
+    There are charts only for what the Trainer's other callbacks log.
     """
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

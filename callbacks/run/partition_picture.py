@@ -1,4 +1,4 @@
-"""Which client owns what, in TensorBoard."""
+"""A picture of the partition in TensorBoard."""
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 
@@ -8,9 +8,10 @@ from fl_lightning.data.ownership import Ownership
 
 
 class PartitionPicture(Callback):
-    """Puts a picture of the partition into TensorBoard at the start of a run: the image ``partition``.
+    """Adds a picture of the partition to TensorBoard at the start of a run, as the image ``partition``.
 
-    The server adds it by itself if there is a TensorBoardLogger. ``fl-lightning partition`` draws the same picture.
+    The server adds this callback automatically if there is a TensorBoardLogger. ``fl-lightning partition`` draws the
+    same picture.
     """
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

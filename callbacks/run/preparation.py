@@ -1,4 +1,4 @@
-"""What a Trainer needs before it can run rounds."""
+"""Preparing a Trainer to run rounds."""
 
 from pytorch_lightning import Callback, Trainer
 from pytorch_lightning.callbacks import Checkpoint, ModelCheckpoint, RichProgressBar, TQDMProgressBar
@@ -15,10 +15,10 @@ from fl_lightning.core.errors import MisconfigurationError
 
 
 def check_flags(trainer: Trainer) -> None:
-    """Refuse flags that make no sense for a server, and say where they belong."""
+    """Reject flags that make no sense for a server; the message says where they belong."""
     if not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
         raise MisconfigurationError(
-            f"strategy {type(trainer.strategy).__name__} shards or wraps the model, but a client trains it whole:"
+            f"strategy {type(trainer.strategy).__name__} shards or wraps the model, but clients train the whole model:"
             " set trainer.strategy to auto or ddp"
         )
     if trainer.precision not in ("32-true", "bf16-mixed"):
@@ -37,7 +37,7 @@ def check_flags(trainer: Trainer) -> None:
 
 
 def add_round_callbacks(trainer: Trainer) -> None:
-    """Replace Lightning's default progress bar and checkpoint by ones that work in rounds; keep what the user chose.
+    """Replace Lightning's default progress bar and checkpoint with ones for rounds; keep those that the user chose.
 
     TensorBoard gets a picture of the partition, a layout of its charts and the run's hyper-parameters.
     """
@@ -58,14 +58,14 @@ def add_round_callbacks(trainer: Trainer) -> None:
 
 
 def order_checkpoints(trainer: Trainer) -> None:
-    """Let the last round's checkpoint be written after all others, because it contains their state."""
+    """Write the last round's checkpoint after all others, because it contains their state."""
     save_at_epoch_end(trainer)
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     trainer.callbacks = sorted(callbacks, key=lambda callback: isinstance(callback, LastRound))  # type: ignore[attr-defined]
 
 
 def _is_default(checkpoint: ModelCheckpoint) -> bool:
-    """Return whether the checkpoint callback is the one that Lightning adds by itself."""
+    """Return whether the checkpoint callback is the one that Lightning adds by default."""
     default = ModelCheckpoint()
     names = ("state_key", "dirpath", "filename", "save_last", "save_top_k", "save_weights_only")
     return all(getattr(checkpoint, name) == getattr(default, name) for name in names)

@@ -21,7 +21,7 @@ class RoundProgressBar(TQDMProgressBar, RoundCallback):
     """
 
     def init_train_tqdm(self) -> Tqdm:
-        """Make a bar that fits into 80 columns with two metrics."""
+        """Create a bar that fits into 80 columns with two metrics."""
         self._rounds = Tqdm(
             desc="Round 1",
             position=2 * self.process_position,
@@ -33,7 +33,7 @@ class RoundProgressBar(TQDMProgressBar, RoundCallback):
         return self._rounds
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave the bar's line, so that the error message gets a line of its own."""
+        """Close the bar, so that the error message starts on a new line."""
         if hasattr(self, "_rounds"):
             self._rounds.close()
 
@@ -65,11 +65,11 @@ class RoundProgressBar(TQDMProgressBar, RoundCallback):
         self.train_progress_bar.set_postfix(self.get_metrics(trainer, pl_module))
 
     def init_validation_tqdm(self) -> Tqdm:
-        """Make no bar for the short validation between rounds, and the usual one for ``trainer.validate``."""
+        """Create no bar for the short validation between rounds, but the usual one for ``trainer.validate``."""
         if self.trainer.state.fn != "validate":
             return Tqdm(disable=True)
         return super().init_validation_tqdm()
 
     def init_sanity_tqdm(self) -> Tqdm:
-        """Make no bar for the sanity check."""
+        """Create no bar for the sanity check."""
         return Tqdm(disable=True)

@@ -13,17 +13,17 @@ from fl_lightning.module import FederatedModule
 
 
 class RunSummary(Callback):
-    """Prints one line at the start (what federation this is) and a few at the end (final metrics, where files are)."""
+    """Prints one line at the start (the main settings) and a few at the end (the final metrics and the run's files)."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print what federation this is."""
+        """Print the main settings of the federation."""
         server = next((callback for callback in trainer.callbacks if isinstance(callback, FederatedServer)), None)  # type: ignore[attr-defined]
         data = trainer.datamodule  # type: ignore[attr-defined]
         if server is None or not isinstance(data, FederatedDataModule) or not isinstance(pl_module, FederatedModule):
             return
         parameters = sum(parameter.numel() for parameter in pl_module.trainable_parameters())
         limited = trainer.max_epochs is not None and trainer.max_epochs > 0
-        rounds = f"{trainer.max_epochs} rounds" if limited else "no limit of rounds"
+        rounds = f"{trainer.max_epochs} rounds" if limited else "unlimited rounds"
         optimizer = f" with {type(trainer.optimizers[0]).__name__}" if server.optimizer else ""
         _print(
             f"{type(pl_module.module).__name__}, {parameters:,} parameters on {pl_module.device}"
@@ -51,7 +51,7 @@ class RunSummary(Callback):
 
 
 def _short_path(path: str) -> str:
-    """Return the path relative to the current folder if it lies within."""
+    """Return the path relative to the current folder if it is inside that folder."""
     absolute, here = Path(path).resolve(), Path.cwd()
     return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
 

@@ -1,4 +1,4 @@
-"""Clients with similar data, but very different amounts of it."""
+"""A partition that gives clients similar data, but very different amounts of it."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from fl_lightning.data.partitions.sizes import whole_sizes
 
 
 class LogNormalSizes(Partition):
-    """A random partition whose sizes are in proportion to draws from a log-normal distribution.
+    """A random partition whose sizes are proportional to draws from a log-normal distribution.
 
     Args:
         num_clients: number of clients.

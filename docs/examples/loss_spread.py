@@ -1,4 +1,4 @@
-"""How unequal the clients' training losses are."""
+"""Measures how much the clients' training losses differ."""
 
 from torchmetrics import MaxMetric, MeanMetric, MetricCollection, MinMetric
 

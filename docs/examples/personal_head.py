@@ -1,4 +1,4 @@
-"""FedPer: every client keeps the last layers of its model for itself.
+"""FedPer: every client keeps its own last layers.
 
 Arivazhagan, Aggarwal, Singh, Choudhary. Federated Learning with Personalization Layers. 2019.
 """
@@ -11,10 +11,10 @@ from fl_lightning.core.state import StateDict
 
 
 class PersonalHead(ClientCallback):
-    """Train each client with its own head, which it finds again in its next round.
+    """Trains each client with its own head, which is restored in its next round.
 
     Args:
-        head: what the names of the head's tensors begin with, such as ``net.8.``.
+        head: prefix of the names of the head's tensors, such as ``net.8.``.
     """
 
     def __init__(self, head: str) -> None:

@@ -11,10 +11,10 @@ from fl_lightning.core.state import FlatState
 
 
 class TrimmedMean(GatheredAggregator):
-    """Average each parameter over the clients, without its largest and its smallest values.
+    """Averages each parameter over the clients, without its largest and smallest values.
 
     Args:
-        fraction: fraction of the clients that is left out at either end, below one half; 0 is the plain average.
+        fraction: fraction of the clients that are left out at each end, below one half; 0 is the plain average.
     """
 
     def __init__(self, fraction: float = 0.1) -> None:

@@ -1,1 +1,1 @@
-"""The only place that uses private names of Lightning. Each has a test in ``tests/test_lightning_contract.py``."""
+"""The only folder that uses private names of Lightning. Each name has a test in ``tests/lightning_contract``."""

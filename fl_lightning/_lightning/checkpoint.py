@@ -1,4 +1,4 @@
-"""A checkpoint that replaces the one before it only when it is complete."""
+"""A checkpoint callback that replaces the previous file only once the new one is complete."""
 
 import os
 
@@ -7,14 +7,14 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 
 class AtomicCheckpoint(ModelCheckpoint):
-    """Writes under another name in the same folder first, so that a kill while it writes leaves the last one intact.
+    """Writes to another name in the same folder first, so that the previous checkpoint survives if the run is killed.
 
-    Lightning writes to the system's temporary folder and moves the file, which copies it if that is on another disk.
+    Lightning writes to the system's temporary folder and then moves the file, which is not atomic across disks.
     """
 
     @property
     def has_saved(self) -> bool:
-        """Whether it has written a checkpoint, in this process or in the run that is resumed."""
+        """Whether a checkpoint has been written, in this process or in the run that is resumed."""
         return self._last_global_step_saved != 0
 
     def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:

@@ -1,4 +1,4 @@
-"""LightningCLI with seams that it lacks: commands that no Trainer has, and parsing without running.
+"""A LightningCLI with commands that are not methods of the Trainer, and with parsing that does not run anything.
 
 This file uses four private names of ``LightningCLI``: ``_prepare_subcommand_parser``, ``_parse_ckpt_path``,
 ``_run_subcommand`` and ``_set_seed``. Each has a test in ``tests/lightning_contract/test_cli.py``.
@@ -42,15 +42,15 @@ class CommandParser(LightningArgumentParser):
 
 
 class ExtensibleCLI(LightningCLI):
-    """A LightningCLI with commands of its own besides those of the Trainer.
+    """A LightningCLI with further commands besides the Trainer's.
 
     A command ``name`` is declared in :meth:`commands` and runs the method of that name, after the same stages that
     LightningCLI goes through for ``fit``: parsing, seeding, ``before_instantiate_classes``, ``instantiate_classes``,
     ``after_instantiate_classes``.
 
-    It differs from LightningCLI in two more ways. Only the parser of the command that is asked for is filled with
-    arguments, because each takes a fifth of a second. And the configuration always wins over the hyper-parameters in
-    the checkpoint that ``--ckpt_path`` names.
+    It differs from LightningCLI in two more ways. Only the parser of the requested command is filled with arguments,
+    because filling a parser takes a fifth of a second. The configuration always takes precedence over the
+    hyper-parameters in the checkpoint that ``--ckpt_path`` names.
 
     Args:
         args: the command line; by default that of the process.
@@ -85,16 +85,16 @@ class ExtensibleCLI(LightningCLI):
 
     @property
     def command_parser(self) -> LightningArgumentParser:
-        """The parser of the command that was asked for."""
+        """The parser of the requested command."""
         return self._command_parsers[str(self.subcommand)]
 
     @property
     def command_config(self) -> Namespace:
-        """The configuration of the command that was asked for. Changes take effect until the classes are made."""
+        """The configuration of the requested command. It can be changed until the classes are instantiated."""
         return self.config[str(self.subcommand)]
 
     def instantiate_section(self, section: str) -> Any:
-        """Make the object of one section of the configuration, and nothing else."""
+        """Instantiate one section of the configuration, and nothing else."""
         config = Namespace({section: self.command_config[section]})
         return self.command_parser.instantiate_classes(config)[section]
 
@@ -110,7 +110,7 @@ class ExtensibleCLI(LightningCLI):
         return parser
 
     def _parse_ckpt_path(self) -> None:
-        """Leave the configuration as it is: LightningCLI would overwrite it with the checkpoint's hyper-parameters."""
+        """Leave the configuration unchanged: LightningCLI would overwrite it with the checkpoint's hyper-parameters."""
 
     def _run_subcommand(self, subcommand: str) -> None:
         if subcommand in self.commands():
@@ -120,9 +120,9 @@ class ExtensibleCLI(LightningCLI):
 
 
 class ParseOnly(ExtensibleCLI):
-    """Mix-in for an :class:`ExtensibleCLI` that completes and checks the configuration, and stops there.
+    """Mix-in for an :class:`ExtensibleCLI` that completes and checks the configuration without running anything.
 
-    It has to be the first base, because it switches off all stages after parsing.
+    It must be the first base class, because it overrides all stages after parsing.
 
     Example::
 
@@ -133,32 +133,32 @@ class ParseOnly(ExtensibleCLI):
     """
 
     def dump(self, skip_default: bool = False) -> dict[str, Any]:
-        """Return the configuration as a run's ``config.yaml`` contains it.
+        """Return the configuration in the form of a run's ``config.yaml``.
 
         Args:
-            skip_default: whether to leave out what is equal to its default.
+            skip_default: whether to leave out settings that equal their defaults.
         """
         text = self.command_parser.dump(self.command_config, skip_none=False, skip_default=skip_default)
         return yaml.safe_load(text)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Parse the arguments, without LightningCLI's warning that the process has a command line of its own."""
+        """Parse the arguments, without LightningCLI's warning that the process also has a command line."""
         if isinstance(args, list):
             self.config = parser.parse_args(args)
         else:
             super().parse_arguments(parser, args)
 
     def _set_seed(self) -> None:
-        """Leave the random generators alone."""
+        """Do nothing, so that the random generators keep their state."""
 
     def before_instantiate_classes(self) -> None:
         """Do nothing."""
 
     def instantiate_classes(self) -> None:
-        """Make no object."""
+        """Do nothing."""
 
     def after_instantiate_classes(self) -> None:
         """Do nothing."""
 
     def _run_subcommand(self, subcommand: str) -> None:
-        """Run no command."""
+        """Do nothing."""

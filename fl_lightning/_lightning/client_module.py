@@ -1,4 +1,4 @@
-"""A user's module in the role of a client."""
+"""Copies of the user's module for clients."""
 
 import copy
 from functools import cache, partial
@@ -8,15 +8,15 @@ from pytorch_lightning import LightningModule
 from torch import nn
 from torchmetrics import Metric
 
-# These ran once, on the global model. A second `setup` could build a layer anew, and `configure_callbacks` would write
-# one checkpoint per client.
+# These hooks already ran on the global model. A second `setup` could rebuild a layer, and `configure_callbacks` would
+# write one checkpoint per client.
 _RUN_ONCE = ("prepare_data", "setup", "configure_model", "configure_callbacks", "teardown")
 
 
 def client_copy(module: LightningModule) -> LightningModule:
-    """Copy a module for use as a client: without its Trainer, and with the hooks that already ran switched off.
+    """Copy a module for a client, without its Trainer and without the hooks that have already run.
 
-    Its metrics are the client's own, even where ranks could exchange theirs.
+    The copy's metrics are never synchronised over ranks.
     """
     memo: dict[int, Any] = {id(value): value for value in shared_callables(module)}
     if module._trainer is not None:
@@ -31,9 +31,10 @@ def client_copy(module: LightningModule) -> LightningModule:
 
 
 def shared_callables(module: nn.Module) -> list[partial]:
-    """Return the attributes that clients share because they cannot change them.
+    """Return the attributes that clients can share because they cannot change them.
 
-    The command line gives a module its optimiser as a partial that leads to the parser, the server and all data.
+    The command line passes optimisers as partials that reference the parser, the server and all data, so copying one
+    would copy these too.
     """
     return [value for layer in module.modules() for value in vars(layer).values() if isinstance(value, partial)]
 
@@ -42,7 +43,7 @@ def shared_callables(module: nn.Module) -> list[partial]:
 def _client_class(module_class: type[LightningModule]) -> type[LightningModule]:
     """Derive the class of a client's module; to Lightning, the hooks look as if they were not overridden."""
     hooks = {name: getattr(LightningModule, name) for name in _RUN_ONCE}
-    # As a local class it is not found beside the user's own when the command line looks up a short name.
+    # The command line ignores local classes when it looks up a short name, so this one does not hide the user's own.
     names = {
         "__module__": module_class.__module__,
         "__qualname__": f"_client_class.<locals>.{module_class.__qualname__}",
@@ -51,7 +52,7 @@ def _client_class(module_class: type[LightningModule]) -> type[LightningModule]:
 
 
 class _FastAttributes:
-    """Skips ``nn.Module``'s checks for the name of the current hook, which Lightning notes forty times per step."""
+    """Skips ``nn.Module``'s checks for the name of the current hook, which Lightning sets forty times per step."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_current_fx_name":

@@ -30,7 +30,7 @@ class Delegate:
 
 
 class BatchDelegate(Delegate):
-    """A hook on batches. The server's own batches, which are lists of clients, bypass it."""
+    """Delegates a hook on batches. The server's own batches, which are lists of clients, bypass it."""
 
     def __init__(self, owner: Any, name: str, wrapper: Any) -> None:
         super().__init__(owner, name)
@@ -42,7 +42,7 @@ class BatchDelegate(Delegate):
 
 
 def delegate_hooks(wrapper: Any, owner: Any, names: Iterable[str]) -> None:
-    """Let ``wrapper`` pass these hooks on to ``owner`` where ``owner`` overrides them, and its batch hooks too."""
+    """Make ``wrapper`` pass these hooks and all batch hooks on to ``owner``, if ``owner`` overrides them."""
     for name in names:
         if is_overridden(name, owner):
             setattr(wrapper, name, Delegate(owner, name))
@@ -52,12 +52,12 @@ def delegate_hooks(wrapper: Any, owner: Any, names: Iterable[str]) -> None:
 
 
 def has_batch_hooks(owner: Any) -> bool:
-    """Return whether a module or data module wants to see batches on their way to the device."""
+    """Return whether a module or data module overrides a hook that batches pass on their way to the device."""
     return any(is_overridden(name, owner) for name in _BATCH_HOOKS)
 
 
 def with_loaders(source: LightningDataModule, train: Any = None, validation: Any = None) -> LightningDataModule:
-    """Return the source with other loaders. Its other attributes and its batch hooks are there as in a plain run.
+    """Return a copy of the source with other loaders. It keeps all other attributes and the batch hooks.
 
     Args:
         source: the data module of the run, already set up.

@@ -15,12 +15,12 @@ def adopt_hyper_parameters(wrapper: LightningModule, module: LightningModule) ->
 
 
 def made_by_command_line() -> bool:
-    """Return whether a LightningCLI is making the module, and passes descriptions of its arguments to save."""
+    """Return whether a LightningCLI is instantiating the module and supplies descriptions of its arguments to save."""
     return _given_hyperparameters.get() is not None
 
 
 def without_placeholder_metric(trainer: Trainer) -> None:
-    """Stop TensorBoard loggers from writing ``hp_metric``, which would take the HParams tab."""
+    """Stop TensorBoard loggers from writing ``hp_metric``, which would occupy the HParams tab."""
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             logger._default_hp_metric = False

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_announcements() -> Iterator[None]:
-    """Hide what Lightning says about devices and the end of training, which the server's Trainer has said already."""
+    """Hide messages about devices and the end of training, which the server's Trainer has already printed."""
     logger = logging.getLogger("pytorch_lightning.utilities.rank_zero")
     logger.addFilter(_is_warning)  # a filter, because changing the level clears the caches of all loggers
     try:

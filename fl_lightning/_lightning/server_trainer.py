@@ -1,4 +1,4 @@
-"""What the server needs of its own Trainer beyond the public interface."""
+"""What the server needs from its own Trainer beyond the public interface."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def evaluate_everywhere(trainer: Trainer) -> None:
 
 
 def leave_model_unwrapped(trainer: Trainer) -> None:
-    """Keep DDP's process group but not its wrapper, because ranks exchange updates and not gradients."""
+    """Keep DDP's process group but not its wrapper, because ranks exchange updates instead of gradients."""
     if isinstance(trainer.strategy, DDPStrategy):
         trainer.strategy.configure_ddp = lambda: None  # type: ignore[method-assign]
 
@@ -29,9 +29,9 @@ def synchronises_batch_norm(trainer: Trainer) -> bool:
 
 
 def save_at_epoch_end(trainer: Trainer) -> None:
-    """Let checkpoints be written at the end of a round, never at the end of its validation.
+    """Write checkpoints at the end of a round, never at the end of its validation.
 
-    A run that stopped early could not be resumed from the latter.
+    A run that stopped early could not be resumed from a checkpoint written during validation.
     """
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and callback._save_on_train_epoch_end is None:
@@ -46,5 +46,5 @@ def evaluated_metrics(trainer: Trainer) -> list[str]:
 
 
 def _without_suffix(name: str) -> str:
-    """Return the name without what Lightning adds for several loaders or for ``on_step``."""
+    """Return the name without the suffix that Lightning adds for several loaders or for ``on_step``."""
     return name.partition("/dataloader_idx_")[0].removesuffix("_epoch")

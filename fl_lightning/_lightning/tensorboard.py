@@ -1,4 +1,4 @@
-"""Writing to TensorBoard what its loggers have no method for."""
+"""Writing data to TensorBoard for which the loggers have no method."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -23,7 +23,7 @@ def write_summaries(logger: TensorBoardLogger, summaries: Iterable[Any]) -> None
 
 
 def mark_restart(logger: TensorBoardLogger, step: int) -> None:
-    """Tell TensorBoard that the run restarts at ``step``: points of a round that was cut off do not count."""
+    """Tell TensorBoard that the run restarts at ``step``, so that it drops the points of an interrupted round."""
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
     writer = logger.experiment._get_file_writer()

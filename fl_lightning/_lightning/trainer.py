@@ -21,15 +21,15 @@ from fl_lightning.core.errors import MisconfigurationError
 
 
 class TrainerTemplate:
-    """A Trainer that is never run, only copied: each copy trains or evaluates one client and is thrown away.
+    """A Trainer that is never run, only copied: each copy trains or evaluates one client and is discarded.
 
-    A copy costs a seventh of making a Trainer, which searches for GPUs and for packages that add callbacks. It works on
-    one device and leaves no trace: no logs, no checkpoints, no progress bar, no part in a process group.
+    Copying takes a seventh of the time of creating a Trainer, which searches for GPUs and for packages that add
+    callbacks. A copy uses one device and has no logs, checkpoints, progress bar or process group.
 
     Args:
-        device: where the model is.
-        callbacks: those of every copy, which gets copies of them.
-        batches_in_place: whether batches are already on the device and no hook of module or data wants to see them.
+        device: device that the model is on.
+        callbacks: callbacks of every Trainer; each Trainer gets its own copies.
+        batches_in_place: whether batches are already on the device and no hook of the module or the data changes them.
         flags: further flags of the Trainer.
     """
 
@@ -49,7 +49,7 @@ class TrainerTemplate:
                 strategy=ClientStrategy(device, batches_in_place),
                 plugins=[LightningEnvironment()],
                 callbacks=list(callbacks),
-                logger=DummyLogger(),  # a client may touch self.logger.experiment
+                logger=DummyLogger(),  # a client may access self.logger.experiment
                 num_sanity_val_steps=0,
                 enable_checkpointing=False,
                 enable_progress_bar=False,
@@ -59,7 +59,7 @@ class TrainerTemplate:
                 barebones=False,
                 **flags,
             )
-        # Callbacks that an installed package adds to every Trainer belong to the server's.
+        # Callbacks that an installed package adds to every Trainer belong to the server's Trainer only.
         kept = [callback for callback in self._callbacks if callback in callbacks or isinstance(callback, Timer)]
         self._trainer.callbacks = kept  # type: ignore[attr-defined]
 
@@ -68,13 +68,13 @@ class TrainerTemplate:
         return self._trainer.callbacks  # type: ignore[attr-defined]
 
     def copy(self) -> Trainer:
-        """Return a Trainer that has not run yet. It shares nothing with the others but profiler and dummy logger."""
+        """Return a Trainer that has not run yet. It shares only the profiler and the dummy logger with other copies."""
         shared = [self._trainer.profiler, *self._trainer.loggers]  # type: ignore[attr-defined]
         return copy.deepcopy(self._trainer, memo={id(item): item for item in shared})
 
 
 class _NoProfiler(PassThroughProfiler):
-    """Lightning's own enters and leaves a generator for every hook, to do nothing."""
+    """Does nothing, without the generator that Lightning's ``PassThroughProfiler`` enters for every hook."""
 
     def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
         return _NOTHING
@@ -90,8 +90,8 @@ class ClientStrategy(SingleDeviceStrategy):
     long as the step.
 
     Args:
-        device: where the model is.
-        batches_in_place: whether batches are already on the device and no hook of module or data wants to see them.
+        device: device that the model is on.
+        batches_in_place: whether batches are already on the device and no hook of the module or the data changes them.
     """
 
     def __init__(self, device: torch.device, batches_in_place: bool = False) -> None:
@@ -103,7 +103,7 @@ class ClientStrategy(SingleDeviceStrategy):
 
     @property
     def mean_loss(self) -> Tensor | None:
-        """The mean over the training steps. It stays on the device: reading every loss would make a GPU wait."""
+        """The mean loss over the training steps, kept on the device because reading every loss would stall a GPU."""
         return None if self._loss_sum is None else self._loss_sum / self._losses
 
     def model_to_device(self) -> None:

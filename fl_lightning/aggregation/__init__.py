@@ -1,4 +1,4 @@
-"""Aggregators: the server's half of the algorithms, one file or folder each."""
+"""Aggregators: the server's half of each algorithm, with one file or folder per algorithm."""
 
 from fl_lightning.aggregation.base import (
     Aggregate,

@@ -4,9 +4,9 @@ An aggregator is called in this order, once per round::
 
     begin_round(model, round) -> receive(update, weight) for each client -> reduce() -> finish_round()
 
-``reduce`` joins what the ranks of a distributed run received; after it every rank computes the same result. Streaming
-aggregators keep only sums, so their memory does not grow with the number of clients. Gathered ones keep the updates of
-the round.
+``reduce`` combines what the ranks of a distributed run received, so that every rank then computes the same result.
+Streaming aggregators keep only sums, so their memory does not grow with the number of clients. Gathered aggregators
+keep every update of the round.
 """
 
 from abc import ABC, abstractmethod
@@ -40,10 +40,10 @@ class Federation:
     """What an aggregator learns about the run before the first round.
 
     Args:
-        num_clients: K, the number of all clients, not only of those in a round.
+        num_clients: K, the number of all clients, not only those in a round.
         seed: the run's seed.
         weighting: how clients are weighted.
-        optimizer: makes the server's optimiser; None if the aggregate becomes the global model as it is.
+        optimizer: makes the server's optimiser; None if the aggregate becomes the global model unchanged.
         local_training: how clients train.
     """
 
@@ -59,8 +59,8 @@ class Aggregate:
     """The result of a round.
 
     Args:
-        state: where the clients continue from.
-        served_state: what is evaluated and saved as the model; the same object unless the algorithm has two models.
+        state: the state from which the clients continue.
+        served_state: the state that is evaluated and saved; the same as ``state`` unless the algorithm has two models.
         metrics: values to log, by tag.
     """
 
@@ -91,19 +91,19 @@ class Aggregator(ABC):
 
     @cached_property
     def memory(self) -> ClientMemory:
-        """What the algorithm remembers of each client; part of the server's store in a run, of its own outside."""
+        """Tensors that the algorithm keeps for each client: in the server's store, or in a new one outside a run."""
         return ClientStore().part(type(self).__name__)
 
     def prepare(self, model: nn.Module, federation: Federation) -> None:
-        """Called once, before the first round. The place to refuse what the algorithm cannot work with."""
+        """Called once, before the first round. Override it to reject what the algorithm does not support."""
         self.federation = federation
 
     def client_callbacks(self) -> list[ClientCallback]:
-        """Return the client's half of the algorithm: callbacks that every client's Trainer gets."""
+        """Return the client's half of the algorithm: callbacks that are added to every client's Trainer."""
         return []
 
     def broadcast(self) -> dict[str, Tensor]:
-        """Return what is sent to the clients beside the model; called after :meth:`begin_round`."""
+        """Return the tensors that are sent to the clients along with the model; called after :meth:`begin_round`."""
         return {}
 
     def personal_state(self, client: int) -> StateDict:
@@ -123,7 +123,7 @@ class Aggregator(ABC):
 
     @abstractmethod
     def reduce(self) -> None:
-        """Called on every rank when its clients are done. Joins what the ranks received."""
+        """Called on every rank when its clients are done. Combines what the ranks received."""
 
     @abstractmethod
     def finish_round(self) -> Aggregate:
@@ -132,7 +132,7 @@ class Aggregator(ABC):
     @property
     @abstractmethod
     def mean(self) -> FlatState:
-        """Σ p_k w_k with p_k = weight_k / Σ weight; of the counters, the largest. Known after :meth:`reduce`."""
+        """Σ p_k w_k with p_k = weight_k / Σ weight, and the largest counters. Available after :meth:`reduce`."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the algorithm keeps from round to round: only plain types and tensors."""
@@ -149,8 +149,8 @@ class Aggregator(ABC):
         Args:
             model: holds the state that the clients started from; it is not changed.
             updates: what the clients of the round sent.
-            weighting: ``samples`` weights a client by its number of samples, ``uniform`` weights all alike.
-            round: the round's number, counted from 0; some algorithms draw random numbers by it.
+            weighting: ``samples`` weights a client by its number of samples, ``uniform`` weights all clients equally.
+            round: the round's number, counted from 0; some algorithms seed random numbers with it.
         """
         if not updates:
             raise MisconfigurationError("aggregate() got no updates: a round needs at least one client")
@@ -166,7 +166,7 @@ class Aggregator(ABC):
 
     @property
     def start(self) -> FlatState:
-        """The state that the clients of this round started from, in flat vectors of type ``dtype``."""
+        """The state that the clients of this round started from, as flat vectors of type :attr:`dtype`."""
         if self._start is None:
             self._start = self.layout.flatten(self.start_state, dtype=self.dtype)
         return self._start
@@ -183,20 +183,20 @@ class Aggregator(ABC):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type to sum in."""
+        """The data type in which sums are computed."""
         return exact_dtype(self.device)
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device that the model is on."""
         return next((value.device for value in self.start_state.values()), torch.device("cpu"))
 
 
 class StreamingAggregator(Aggregator):
     """Sums the clients' states as they come in, in float64.
 
-    A subclass finds the weighted mean in :attr:`mean` and overrides :meth:`finish_round`. One that needs further sums
-    keeps them in :attr:`sums`, which is added up over the ranks, and adds to them in :meth:`accumulate`.
+    A subclass reads the weighted mean from :attr:`mean` and overrides :meth:`finish_round`. If it needs further sums,
+    it keeps them in :attr:`sums`, which :meth:`reduce` sums over the ranks, and adds to them in :meth:`accumulate`.
 
     Attributes:
         sums: weighted sums by name, float64 tensors.
@@ -219,7 +219,7 @@ class StreamingAggregator(Aggregator):
         self.accumulate(self.layout.flatten(update.state), update, weight)
 
     def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
-        """Add one client to the sums; ``state`` is the update's state in flat vectors of the model's own type."""
+        """Add one client to the sums; ``state`` is the update's state as flat vectors of the model's data type."""
         self.sums["weight"] += weight
         self.sums["parameters"].add_(state.parameters, alpha=weight)
         self.sums["statistics"].add_(state.statistics, alpha=weight)
@@ -238,7 +238,7 @@ class StreamingAggregator(Aggregator):
 
 @dataclass
 class Received:
-    """An update as a gathered aggregator keeps it: ``state`` in flat vectors, ``update`` without its state."""
+    """An update as a gathered aggregator keeps it: ``state`` as flat vectors, ``update`` without its state."""
 
     update: ClientUpdate
     weight: float
@@ -246,7 +246,7 @@ class Received:
 
 
 class GatheredAggregator(Aggregator):
-    """Keeps the round's updates together.
+    """Keeps all updates of the round until it ends.
 
     Attributes:
         received: the updates, sorted by client number.
@@ -291,7 +291,7 @@ class GatheredAggregator(Aggregator):
         return self.mean_with(self.sizes)
 
     def mean_with(self, weights: Tensor) -> FlatState:
-        """Return the mean of parameters and statistics with other weights; of the counters, the largest.
+        """Return the mean of parameters and statistics with the given weights, and the largest counters.
 
         The weights need not sum to 1: dividing once after the sum gives the same bits as a streaming aggregator.
         """
@@ -306,7 +306,7 @@ class GatheredAggregator(Aggregator):
 
 
 def _no_counters(like: FlatState) -> Tensor:
-    """Return counters that any received counter exceeds."""
+    """Return the smallest possible counters, which any received counter replaces."""
     return torch.full_like(like.counters, torch.iinfo(torch.int64).min)
 
 

@@ -17,9 +17,9 @@ from fl_lightning.metrics.functional import adaptive_weights, angle_between, gra
 
 
 class FedAdp(GatheredAggregator):
-    """w ← w + Σ ψ_k Δ_k, where ψ_k is large if client k has so far pointed the same way as the average (algorithm 1).
+    """w ← w + Σ ψ_k Δ_k, where ψ_k is large if client k's updates have so far agreed with the average (algorithm 1).
 
-    The mean of a client's angles over the rounds it took part in is remembered. Statistics are the plain average.
+    Each client's angle is averaged over the rounds that it took part in. Statistics are averaged as in FedAvg.
 
     Args:
         alpha: how much more weight a small angle gets than a large one, at most e^α times as much; 0 is FedAvg.
@@ -33,7 +33,7 @@ class FedAdp(GatheredAggregator):
     def __init__(self, alpha: float = 5.0) -> None:
         if alpha < 0:
             raise MisconfigurationError(
-                f"alpha={alpha}, but a client that points elsewhere must not get more weight:"
+                f"alpha={alpha}, but a client that deviates from the average must not get more weight:"
                 " set it to 0 (FedAvg) or above"
             )
         self.alpha = alpha
@@ -66,7 +66,7 @@ class FedAdp(GatheredAggregator):
         )
 
     def _updates(self) -> Iterator[Tensor]:
-        """Yield Δ_k of one client at a time, because all at once would take twice the memory of the round."""
+        """Yield each client's Δ_k in turn, because holding them all would double the memory of the round."""
         for item in self.received:
             yield item.state.parameters.to(self.dtype) - self.start.parameters
 

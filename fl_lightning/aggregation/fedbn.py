@@ -14,10 +14,11 @@ from fl_lightning.core.update import ClientUpdate
 
 
 class FedBN(StreamingAggregator):
-    """The average of everything except the normalisation layers, whose weights and statistics each client keeps.
+    """Averages everything except the normalisation layers, whose weights and statistics each client keeps.
 
-    A client's model is the served one with the client's own layers in it (:meth:`personal_state`); the callback
-    ``ClientEvaluation`` evaluates each. The served model, which is for clients never seen, has these layers averaged.
+    A client's model is the served model with the client's own normalisation layers (:meth:`personal_state`); the
+    callback ``ClientEvaluation`` evaluates it. In the served model, which is meant for clients that never took part,
+    the normalisation layers are averaged too.
     """
 
     def prepare(self, model: nn.Module, federation: Federation) -> None:

@@ -1,4 +1,6 @@
-"""FedDyn: dynamic regularisation, so that the clients' optima agree with the global one. Both halves.
+"""FedDyn: dynamic regularisation, so that the clients' optima agree with the global one.
+
+This file contains the server's and the client's half.
 
 Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. Federated Learning Based on Dynamic Regularization. ICLR 2021
 (algorithm 1). https://arxiv.org/abs/2111.04263
@@ -22,8 +24,8 @@ from fl_lightning.core.update import ClientUpdate
 class FedDyn(StreamingAggregator):
     """h ← h - (α/K) Σ (w_k - w), w ← Σ p_k w_k - h/α, where K counts all clients, not only those of the round.
 
-    The client's half comes with it and remembers the client's gradient. The paper weights clients uniformly.
-    Statistics are the plain average.
+    The client's half, :class:`DynamicRegulariser`, is added automatically and remembers the client's gradient. The
+    paper weights clients uniformly. Statistics are averaged as in FedAvg.
 
     Args:
         alpha: strength of the regularisation; the paper searches among 0.1, 0.01 and 0.001.
@@ -51,8 +53,8 @@ class FedDyn(StreamingAggregator):
     def finish_round(self) -> Aggregate:
         mean = self.mean
         before = torch.zeros_like(mean.parameters) if self.correction is None else self.correction.to(mean.parameters)
-        everyone = self.num_clients or self.sums["clients"]
-        self.correction = before - self.alpha * self.sums["moves"] / everyone
+        num_clients = self.num_clients or self.sums["clients"]
+        self.correction = before - self.alpha * self.sums["moves"] / num_clients
         parameters = mean.parameters - self.correction / self.alpha
         return Aggregate(self.result(FlatState(parameters, mean.statistics, mean.counters)))
 
@@ -64,9 +66,9 @@ class FedDyn(StreamingAggregator):
 
 
 class DynamicRegulariser(ClientCallback):
-    """The client's half: gradient - g_k + α (w - w_t) at every step; afterwards g_k ← g_k - α (w_k - w_t).
+    """The client's half: adds α (w - w_t) - g_k to every gradient, and finally sets g_k ← g_k - α (w_k - w_t).
 
-    g_k is the gradient of the client's loss where it last stopped, 0 at first.
+    g_k is the gradient of the client's loss at the point where the client last stopped; it starts at 0.
 
     Args:
         alpha: strength of the regularisation.
@@ -78,7 +80,7 @@ class DynamicRegulariser(ClientCallback):
         self.alpha = alpha
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look up g_k."""
+        """Load g_k from the client's memory."""
         self.layout = StateLayout(pl_module)
         self.start = self.layout.flatten(self.round.start).parameters
         gradient = self.memory["gradient"].to(self.start) if self.memory else torch.zeros_like(self.start)
@@ -92,7 +94,7 @@ class DynamicRegulariser(ClientCallback):
                 parameter.grad.add_(pull, alpha=self.alpha).sub_(self.gradient[name])
 
     def on_upload(self, update: ClientUpdate) -> None:
-        """Remember the gradient where the client stopped."""
+        """Store the gradient at the point where the client stopped."""
         trained = self.layout.flatten(update.state).parameters
         gradient = torch.cat([value.flatten() for value in self.gradient.values()])
         self.memory = {"gradient": gradient - self.alpha * (trained - self.start)}

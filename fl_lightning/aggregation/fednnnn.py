@@ -1,4 +1,4 @@
-"""FedNNNN: norm-normalised aggregation with momentum; and its two halves alone.
+"""FedNNNN: norm-normalised aggregation with momentum, and each of the two on its own.
 
 Nagura, Bian, Sato. FedNNNN: Norm-Normalized Neural Network Aggregation for Fast and Accurate Federated Learning.
 """
@@ -17,14 +17,14 @@ from fl_lightning.metrics.functional import layer_norms
 
 Granularity = Literal["model", "layer"]
 
-#: if N is at or below this there is no direction to follow, and the paper returns w_t as it is (section 4.2)
+#: if N is at or below this value there is no direction to follow, and the paper returns w_t unchanged (section 4.2)
 SMALLEST_NORM = 1e-12
 
 
 class _TwoModels(StreamingAggregator):
     """d ← γ d + step, w ← w + d (eq. 10-13, algorithm 3, lines 9-12). The plain average is served (section 4.1).
 
-    Clients continue from w + d, whose own accuracy the paper calls extremely poor. Statistics of both are the average.
+    Clients continue from w + d, whose accuracy the paper calls extremely poor. Both models have averaged statistics.
     """
 
     def __init__(self, gamma: float) -> None:
@@ -47,7 +47,7 @@ class _TwoModels(StreamingAggregator):
         )
 
     def scale(self, average: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the average update is multiplied by, and where the model moves at all."""
+        """Return the factor for the average update, and a mask of the entries that move."""
         return average.new_ones(1), torch.ones(1, dtype=torch.bool, device=average.device)
 
     def state_dict(self) -> dict[str, Any]:
@@ -58,12 +58,12 @@ class _TwoModels(StreamingAggregator):
 
 
 class FedNNNN(_TwoModels):
-    """A step in the average's direction, as long as the clients' average step, with momentum (eq. 12-13).
+    """Moves in the direction of the average update, by the clients' mean update norm, with momentum (eq. 12-13).
 
     Args:
         beta: length of the step in units of E, the clients' mean update norm.
         gamma: share of the last step that is kept; 0 is :class:`NormNorm`.
-        granularity: ``model`` takes one norm over all parameters, as printed; ``layer`` takes one per layer.
+        granularity: ``model`` takes one norm over all parameters, as in the paper; ``layer`` takes one per layer.
     """
 
     def __init__(self, beta: float, gamma: float, granularity: Granularity = "model") -> None:
@@ -105,7 +105,7 @@ class NormNorm(FedNNNN):
 
     Args:
         beta: length of the step in units of E, the clients' mean update norm.
-        granularity: ``model`` takes one norm over all parameters, as printed; ``layer`` takes one per layer.
+        granularity: ``model`` takes one norm over all parameters, as in the paper; ``layer`` takes one per layer.
     """
 
     def __init__(self, beta: float, granularity: Granularity = "model") -> None:

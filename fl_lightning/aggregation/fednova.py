@@ -1,4 +1,6 @@
-"""FedNova: clients that take more steps do not pull harder. Both halves: the server's and the client's.
+"""FedNova: normalised averaging, in which clients that take more steps get no more influence.
+
+This file contains the server's and the client's half.
 
 Wang, Liu, Liang, Joshi, Poor. Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization.
 NeurIPS 2020 (section 4). https://arxiv.org/abs/2007.07481
@@ -18,12 +20,13 @@ from fl_lightning.core.update import ClientUpdate
 
 
 class FedNova(StreamingAggregator):
-    """w ← w + τ_eff Σ p_k Δ_k / a_k with τ_eff = Σ p_k a_k: each client gives a direction per step, not a distance.
+    """w ← w + τ_eff Σ p_k Δ_k / a_k with τ_eff = Σ p_k a_k: averages how far each client moved per step.
 
     a_k is what the paper calls η‖a_k‖₁: η τ_k for τ_k steps of plain SGD, more with momentum
-    (:class:`~fl_lightning.client.effective_steps.EffectiveSteps`). If all a_k are equal, it is FedAvg. Statistics are
-    the plain average. The client's half comes with it; outside a run an update may lack ``extras["steps"]``, and a_k is
-    then its steps times its learning rate, with 1 for what it does not report.
+    (:class:`~fl_lightning.client.effective_steps.EffectiveSteps`). If all a_k are equal, this is FedAvg. Statistics
+    are averaged as in FedAvg. The client's half, :class:`CountSteps`, is added automatically. Outside a run, an update
+    may lack ``extras["steps"]``; a_k is then the number of steps times the learning rate, where 1 replaces a missing
+    value.
     """
 
     def client_callbacks(self) -> list[ClientCallback]:
@@ -49,7 +52,7 @@ class FedNova(StreamingAggregator):
 
 
 class CountSteps(ClientCallback):
-    """The client's half: reports a_k, how far its optimiser steps reach."""
+    """The client's half: reports a_k, the total length of its optimiser steps."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check the client's optimiser."""

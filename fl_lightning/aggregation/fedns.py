@@ -1,4 +1,4 @@
-"""FedNS, federated node selection, and FedAvg+lastFC, which applies its rule for the last layer alone.
+"""FedNS, federated node selection, and FedAvg+lastFC, which applies only its rule for the last layer.
 
 Zhuo, Li. FedNS: Improving Federated Learning for Collaborative Image Classification on Mobile Clients. ICME 2021.
 
@@ -53,13 +53,13 @@ class FedAvgLastFC(GatheredAggregator):
             )
         if len(update.class_counts) > self._num_classes:
             raise MisconfigurationError(
-                f"client {update.client} counts {len(update.class_counts)} classes, but the head has"
+                f"client {update.client} has {len(update.class_counts)} classes, but the head has"
                 f" {self._num_classes} outputs: set head to the layer whose outputs are the classes"
             )
         super().receive(update, weight)
 
     def finish_round(self) -> Aggregate:
-        mean = self.mean  # eq. 3, for whatever does not belong to a node
+        mean = self.mean  # eq. 3, for everything that does not belong to a node
         parameters = self.layout.split(self.layout.parameters, mean.parameters)
         clients = [self.layout.split(self.layout.parameters, item.state.parameters) for item in self.received]
         for tensors, weights in self.node_weights(clients):
@@ -103,7 +103,7 @@ class FedAvgLastFC(GatheredAggregator):
     def _find_layers(self, model: nn.Module) -> dict[nn.Module, list[str]]:
         """Return the trainable weight and bias of each layer with nodes.
 
-        Tied tensors are left out, and so averaged with p_k, because they would be nodes of two layers.
+        Tied tensors would be nodes of two layers, so they are left out and averaged with p_k.
         """
         owners = Counter(id(value) for module in model.modules() for value in module.parameters(recurse=False))
         return {
@@ -122,8 +122,8 @@ class FedAvgLastFC(GatheredAggregator):
 class FedNS(FedAvgLastFC):
     """Below the head, a client's weight in a node is the variance of the node's update at that client (algorithm 3).
 
-    Clients whose variance is unlike the others' are left out of the node, which cannot happen with 5 clients or fewer.
-    Where all variances are 0, as in nodes with one incoming weight, p_k decides. The head is averaged as in
+    Clients whose variance is an outlier are left out of the node, which cannot happen with 5 clients or fewer. Where
+    all variances are 0, as in nodes with one incoming weight, the weight is p_k. The head is averaged as in
     :class:`FedAvgLastFC`.
 
     Args:
@@ -150,5 +150,5 @@ def without_outliers(variances: Tensor) -> Tensor:
     """Set the variances of clients (rows) outside μ ± 2σ of a node (column) to 0."""
     deviations = (variances - variances.mean(0)).abs()
     sigma = deviations.square().mean(0).sqrt()
-    # With 5 clients, one can lie exactly on the border, and rounding must not decide.
+    # With 5 clients, one can lie exactly on the border, where rounding must not exclude it.
     return variances.where(deviations <= 2 * sigma * (1 + 1e-6), 0.0)

@@ -1,4 +1,6 @@
-"""FedProx: averaging clients that are held close to the global model. Both halves: the server's and the client's.
+"""FedProx: averaging of clients that are held close to the global model.
+
+This file contains the server's and the client's half.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020.
 """
@@ -12,7 +14,7 @@ from fl_lightning.core.errors import MisconfigurationError
 
 
 class ProximalTerm(ClientCallback):
-    """Adds μ/2 · ‖w - w_t‖² to the client's loss, as μ (w - w_t) on the gradient, which needs no second graph.
+    """Adds μ/2 · ‖w - w_t‖² to the client's loss, by adding μ (w - w_t) to the gradient.
 
     Args:
         mu: strength of the term; 0 changes nothing.
@@ -20,7 +22,9 @@ class ProximalTerm(ClientCallback):
 
     def __init__(self, mu: float) -> None:
         if mu < 0:
-            raise MisconfigurationError(f"mu={mu}, but the term holds clients back: set it to 0 or more")
+            raise MisconfigurationError(
+                f"mu={mu}, but a negative term pushes clients away from the global model: set it to 0 or more"
+            )
         self.mu = mu
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
@@ -33,7 +37,7 @@ class ProximalTerm(ClientCallback):
 
 
 class FedProx(FedAvg):
-    """FedAvg of clients with a proximal term. With another aggregator, use ``ProximalTerm`` as a client callback.
+    """FedAvg with a :class:`ProximalTerm` at every client. For other aggregators, add the term as a client callback.
 
     Args:
         mu: strength of the term; 0 is FedAvg.

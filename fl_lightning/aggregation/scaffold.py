@@ -1,4 +1,6 @@
-"""SCAFFOLD: control variates against client drift. Both halves: the server's and the client's.
+"""SCAFFOLD: control variates against client drift.
+
+This file contains the server's and the client's half.
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: Stochastic Controlled Averaging for Federated Learning.
 ICML 2020 (algorithm 1, option II).
@@ -23,9 +25,9 @@ from fl_lightning.core.update import ClientUpdate
 class Scaffold(StreamingAggregator):
     """w ← Σ p_k w_k and c ← c + (1/K) Σ (c_k⁺ - c_k), where K counts all clients, not only those of the round.
 
-    The client's half comes with it and keeps c_k. Clients need ``torch.optim.SGD``; the paper weights them uniformly.
-    Outside a run an update may lack ``extras["control"]``: c_k⁺ - c_k is then computed from its steps and learning
-    rate, with 1 for what it does not report.
+    The client's half, :class:`ControlVariates`, is added automatically and keeps c_k. Clients need ``torch.optim.SGD``;
+    the paper weights them uniformly. Outside a run, an update may lack ``extras["control"]``; c_k⁺ - c_k is then
+    computed from its number of steps and its learning rate, where 1 replaces a missing value.
     """
 
     def __init__(self) -> None:
@@ -58,8 +60,8 @@ class Scaffold(StreamingAggregator):
 
     def finish_round(self) -> Aggregate:
         assert self.control is not None
-        everyone = self.num_clients or self.sums["clients"]
-        self.control = self.control + self.sums["control"] / everyone
+        num_clients = self.num_clients or self.sums["clients"]
+        self.control = self.control + self.sums["control"] / num_clients
         return Aggregate(self.result(self.mean))
 
     def state_dict(self) -> dict[str, Any]:
@@ -70,16 +72,16 @@ class Scaffold(StreamingAggregator):
 
 
 class ControlVariates(ClientCallback):
-    """The client's half: gradient + c - c_k at every step; afterwards c_k⁺ = c_k - c + (w_t - w_k) / (steps · η).
+    """The client's half: adds c - c_k to every gradient; finally c_k⁺ = c_k - c + (w_t - w_k) / (steps · η).
 
-    With a learning rate that changes, steps · η is the sum of the rates; with momentum see :class:`EffectiveSteps`.
+    If the learning rate changes, steps · η is the sum of the rates; for momentum, see :class:`EffectiveSteps`.
     """
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check the client's optimiser, and compute c - c_k."""
         if not pl_module.automatic_optimization:
             raise MisconfigurationError(
-                f"Scaffold corrects every gradient, which manual optimization in {type(pl_module).__name__} hides:"
+                f"Scaffold corrects every gradient, which manual optimization in {type(pl_module).__name__} prevents:"
                 " use automatic optimization, or another aggregator"
             )
         check_plain_sgd(trainer.optimizers, "Scaffold")
@@ -97,7 +99,7 @@ class ControlVariates(ClientCallback):
         self.steps.add(optimizer)
 
     def on_upload(self, update: ClientUpdate) -> None:
-        """Send c_k⁺ - c_k and remember c_k⁺. Mind the sign: w_t - w_k, not the update."""
+        """Send c_k⁺ - c_k and remember c_k⁺. The sign is that of w_t - w_k, the negative update."""
         start = self.layout.flatten(self.round.start).parameters
         trained = self.layout.flatten(update.state).parameters
         change = (start - trained) / self.steps.total - self.round.broadcast["control"]

@@ -31,11 +31,11 @@ RUNS = "runs"
 class FederatedCLI(ExtensibleCLI):
     """A LightningCLI for federations, with the sections ``model``, ``data``, ``client``, ``server`` and ``trainer``.
 
-    A run is kept in ``runs/<names of the configs>/version_<n>``, or in the folder that it is resumed from.
+    A run is stored in ``runs/<names of the configs>/version_<n>``, or in the folder that it is resumed from.
 
     Args:
         args: the command line; by default that of the process.
-        other_commands: names and descriptions of commands that run elsewhere, for the help.
+        other_commands: names and descriptions of commands that are listed in the help but run elsewhere.
     """
 
     def __init__(self, args: ArgsType = None, other_commands: Mapping[str, str] | None = None) -> None:
@@ -56,7 +56,7 @@ class FederatedCLI(ExtensibleCLI):
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Return those of the Trainer's commands that make sense for a federation."""
+        """Return the Trainer's commands that make sense for a federation."""
         commands = LightningCLI.subcommands()
         return {name: commands[name] for name in ("fit", "validate", "test")}
 
@@ -89,7 +89,7 @@ class FederatedCLI(ExtensibleCLI):
             self._logger = self._default_logger()
 
     def instantiate_classes(self) -> None:
-        """Make model, data and Trainer, and make the model federated. A partition needs the data only."""
+        """Instantiate model, data and Trainer, and wrap the model. The command ``partition`` needs only the data."""
         if self.subcommand == "partition":
             self.datamodule = self.instantiate_section("data")
             return
@@ -97,7 +97,7 @@ class FederatedCLI(ExtensibleCLI):
         self.model = FederatedModule(self.model)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Make the Trainer, with the logger that decides where the run is kept."""
+        """Instantiate the Trainer with the logger that determines the run's folder."""
         if self._logger is not None:
             kwargs["logger"] = self._logger
         return super().instantiate_trainer(**kwargs)
@@ -149,11 +149,11 @@ class FederatedCLI(ExtensibleCLI):
         if not Path(ckpt_path).is_file():
             raise MisconfigurationError(f"ckpt_path={ckpt_path}: there is no such file")
         if not zipfile.is_zipfile(ckpt_path):
-            raise MisconfigurationError(f"ckpt_path={ckpt_path} is not a checkpoint, or it is truncated: use another")
+            raise MisconfigurationError(f"ckpt_path={ckpt_path} is not a checkpoint, or it is truncated: replace it")
         return ckpt_path
 
     def _last_checkpoint(self) -> Path:
-        """The last checkpoint of the run whose config is given, or else of the newest run with this name."""
+        """Return the last checkpoint of the run whose config is given, or else of the newest run with this name."""
         folder = self._root / self._run_name
         given = [RunFolder(file.parent) for file in self._config_files if RunFolder(file.parent).is_run]
         runs = given or [RunFolder(run) for run in sorted(folder.glob("*"), key=lambda run: run.stat().st_mtime)]
@@ -167,7 +167,7 @@ class FederatedCLI(ExtensibleCLI):
 
 
 class _Parser(CommandParser):
-    """Raises a user's mistake as a message of one line."""
+    """A parser that reports a user's mistake in one line."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         raise MisconfigurationError(shorten_parser_error(message)) from ex

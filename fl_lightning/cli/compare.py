@@ -29,7 +29,7 @@ def main(args: Sequence[str] | None = None) -> None:
     if options.jobs < 1:
         raise MisconfigurationError(f"jobs={options.jobs}: set --jobs to 1 or more")
     suite = load_suite(options.suite, options.seeds)
-    output = options.output or Path("runs", "suites", suite.name)  # apart from the runs of fit
+    output = options.output or Path("runs", "suites", suite.name)  # separate from the runs of fit
     tasks = plan(suite, output, fit_options)
     previous_handler = signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -37,7 +37,7 @@ def main(args: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, SystemExit) as stop:
         finished = sum(task.finished for task in tasks)
         print(
-            f"Interrupted: {finished} of {len(tasks)} runs have finished; the same command continues the others.",
+            f"Interrupted: {finished} of {len(tasks)} runs have finished; run the same command again to continue.",
             file=sys.stderr,
         )
         sys.exit(stop.code if isinstance(stop, SystemExit) else 130)
@@ -50,12 +50,12 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def plan(suite: Suite, output: Path, fit_options: Sequence[str] = ()) -> list[Task]:
-    """Return all runs of a suite, those of the first seed first. A mistake in any of them is found here.
+    """Return all runs of a suite, ordered by seed. All configurations are checked before the first run starts.
 
     Args:
-        suite: what is compared.
+        suite: the suite to run.
         output: the folder of the comparison.
-        fit_options: options of ``fl-lightning fit`` that every run gets.
+        fit_options: options of ``fl-lightning fit`` for every run.
     """
     folders: dict[Path, Cell] = {}
     for cell in suite.cells:
@@ -67,7 +67,7 @@ def plan(suite: Suite, output: Path, fit_options: Sequence[str] = ()) -> list[Ta
 
 
 def write_results(suite: Suite, tasks: Sequence[Task], output: Path) -> str:
-    """Write the table and the report of all runs that have results, and return the text to print about them."""
+    """Write the table and the report of all runs that have results, and return a summary to print."""
     results: list[CellResult] = []
     curves: list[Curve] = []
     notes: list[str] = []
@@ -136,11 +136,11 @@ class _ParsedCell:
         return task
 
     def _check_earlier_run(self, task: Task) -> None:
-        """Refuse a folder with a run that has other settings, because its rounds belong to another experiment."""
+        """Reject a folder with a run that has other settings, because its rounds belong to another experiment."""
         if not task.folder.config.is_file():
             return
         if not task.folder.record.is_file():
-            raise MisconfigurationError(f"{task.folder} holds a run of another command: choose another --output")
+            raise MisconfigurationError(f"{task.folder} has a run that compare did not start: choose another --output")
         if not task.finished and not task.folder.checkpoint.is_file():
             return  # the run starts again from its first round
         old, new = flat_settings(yaml.safe_load(task.folder.config.read_text())), flat_settings(self._config)
@@ -153,11 +153,11 @@ class _ParsedCell:
                 )
 
     def _has_default(self, key: str) -> bool:
-        """Whether an option has its default. One that was introduced after a run does not change it then."""
+        """Return whether an option has its default value, so that adding it after a run does not change the run."""
         return key not in flat_settings(self._parsed.dump(skip_default=True))
 
     def _arguments(self, seed: int) -> tuple[str, ...]:
-        """The arguments of ``fl-lightning fit``, whether the run starts or is resumed."""
+        """Return the arguments of ``fl-lightning fit``, which do not depend on whether the run is resumed."""
         logger = {
             "save_dir": self._folder.resolve(),
             "name": "",
@@ -173,7 +173,7 @@ class _ParsedCell:
         )
 
     def _config_file(self, number: int, part: Path | dict[str, Any]) -> Path:
-        """The file of a part of the configuration. A part that is written out in the suite becomes a file here."""
+        """Return the file of a part of the configuration, after writing it if the suite contains the part itself."""
         if isinstance(part, Path):
             return part
         file = self._folder / f"part_{number + 1}.yaml"
@@ -190,7 +190,7 @@ def _format_setting(settings: dict[str, Any], key: str) -> str:
 
 
 def _folder(cell: Cell, output: Path) -> Path:
-    """The folder of a cell: its row and column, without characters that are awkward in paths."""
+    """Return the folder of a cell: its row and column, without characters that are awkward in paths."""
     names = [name for name in (cell.row, cell.column) if name]
     return Path(output, *(re.sub(r"[^\w.+=-]+", "_", name).strip("_.") or "_" for name in names))
 
@@ -203,14 +203,14 @@ def _argument_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fl-lightning compare",
         description="Run a suite, skip finished runs, resume interrupted ones, then print and save a table.",
-        epilog="All other options are passed to every run, as to fl-lightning fit: --data.source.root ~/data.",
+        epilog="All other options are passed to fl-lightning fit in every run, for example --data.source.root ~/data.",
     )
     parser.add_argument(
         "suite", type=Path, metavar="SUITE.yaml", help="title, base, columns, rows, seeds, metric, targets, published"
     )
-    parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds, instead of those in the suite")
+    parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds, overriding those in the suite")
     parser.add_argument(
-        "--jobs", type=int, metavar="N", default=1, help="runs at the same time, which share the cores (default: 1)"
+        "--jobs", type=int, metavar="N", default=1, help="number of parallel runs, which share the cores (default: 1)"
     )
     parser.add_argument(
         "--output",

@@ -1,4 +1,4 @@
-"""The parser's error messages, shortened to one line that names the key, the value and what would be right."""
+"""Shortening the parser's error messages to one line that names the key, the value and the accepted values."""
 
 import importlib
 import inspect
@@ -6,7 +6,7 @@ import re
 
 
 def shorten_parser_error(message: str) -> str:
-    """Shorten an error message of jsonargparse. Any other message is only joined into one line."""
+    """Shorten an error message from jsonargparse. The lines of any other message are only joined."""
     message = _join_lines(message)
     if not message.startswith("Parser key"):
         return message

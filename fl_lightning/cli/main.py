@@ -10,7 +10,7 @@ import warnings
 from fl_lightning.cli.errors import shorten_parser_error
 from fl_lightning.core.errors import MisconfigurationError
 
-#: commands that do not need LightningCLI: each is the function ``main`` of the module with its name
+#: commands that do not need LightningCLI: each runs the function ``main`` of the module with its name
 STANDALONE_COMMANDS = {
     "compare": "Run a suite of configurations over several seeds and print a table of their results.",
     "report": "Write a page of figures and tables about runs.",
@@ -20,7 +20,7 @@ STANDALONE_COMMANDS = {
 def main(args: list[str] | None = None) -> None:
     """Run the command line.
 
-    A user's mistake is printed in one line and exits with code 2. Ctrl-C exits with 130 and SIGTERM with 143.
+    A user's mistake is printed in one line. The exit code is 2 after a mistake, 130 after Ctrl-C, 143 after SIGTERM.
 
     Args:
         args: the arguments; by default those of the process.
@@ -74,7 +74,7 @@ def _find_mistake(error: BaseException | None) -> MisconfigurationError | None:
 
 
 def _silence_lightning() -> None:
-    """Hide messages of Lightning that do not help a federation's user."""
+    """Hide messages from Lightning that are irrelevant to a federation."""
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.* is deprecated")
     warnings.filterwarnings("ignore", ".*does not have many workers")
     warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty")

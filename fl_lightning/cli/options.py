@@ -1,4 +1,4 @@
-"""Checks of options that several commands have."""
+"""Checks of options that several commands share."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,11 +7,11 @@ from fl_lightning.core.errors import MisconfigurationError
 
 
 def check_output_file(output: Path, suffixes: Sequence[str] = ()) -> None:
-    """Refuse a file for ``--output`` that cannot be written, before any work is done.
+    """Reject a file for ``--output`` that cannot be written, before any work is done.
 
     Args:
         output: the file.
-        suffixes: what its name may end in; any name is accepted if there are none.
+        suffixes: accepted suffixes of its name; if empty, any name is accepted.
     """
     if suffixes and output.suffix not in suffixes:
         endings = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"

@@ -13,17 +13,17 @@ OUTPUT_HELP = "File for a picture of the partition: .png, .pdf or .svg."
 
 
 def check_partition_options(output: str | None) -> None:
-    """Refuse options that cannot work, before the data is read."""
+    """Reject options that cannot work, before the data is read."""
     if output is not None:
         check_output_file(Path(output), (".png", ".pdf", ".svg"))
 
 
 def show_partition(data: FederatedDataModule, output: str | None = None) -> None:
-    """Print a table of who owns what.
+    """Print a table of how many samples of each class each client owns.
 
     Args:
         data: the federation's data. It is downloaded and set up here.
-        output: the file for a picture of the same; None draws no picture.
+        output: the file for a picture of the partition; if None, no picture is drawn.
     """
     data.prepare_data()
     data.setup("fit")

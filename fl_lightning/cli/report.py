@@ -35,7 +35,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _default_metric(runs: Sequence[Run]) -> str:
-    """The validation accuracy under whatever name, or else the first metric of the validation."""
+    """Return the name of the validation accuracy, or else of the first validation metric."""
     tags = evaluated_tags(runs)
     accuracies = [tag for tag in tags if "acc" in tag]
     return "val/accuracy" if "val/accuracy" in tags else (accuracies + tags + ["train/loss"])[0]
@@ -48,7 +48,7 @@ def _argument_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run, or a folder of runs")
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", default=Path("report.html"), help="the page (default: report.html)"
+        "--output", type=Path, metavar="FILE", default=Path("report.html"), help="page to write (default: report.html)"
     )
     parser.add_argument("--metric", metavar="NAME", help="metric to compare (default: the validation accuracy)")
     return parser

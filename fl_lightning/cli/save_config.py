@@ -11,7 +11,7 @@ from fl_lightning.core.run_folder import RunFolder
 
 
 class SaveRunConfig(SaveConfigCallback):
-    """Save the configuration of ``fit`` beside its logs, and refuse to overwrite another run.
+    """Saves the configuration of ``fit`` next to its logs, and refuses to overwrite another run.
 
     The saved configuration starts a new run: it never contains the checkpoint from which this run was resumed.
     """
@@ -35,8 +35,8 @@ class SaveRunConfig(SaveConfigCallback):
             super().setup(trainer, pl_module, stage)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the configuration in a file of its own if a run is resumed with other settings."""
-        log_dir = trainer.log_dir  # on every rank, because rank zero broadcasts it
+        """Save the configuration in a separate file if a run is resumed with different settings."""
+        log_dir = trainer.log_dir  # read on every rank, because rank zero broadcasts it
         if trainer.current_epoch == 0 or log_dir is None or not trainer.is_global_zero:
             return
         folder = RunFolder(Path(log_dir))

@@ -1,4 +1,4 @@
-"""Clients: how one trains, and what runs beside its training."""
+"""Clients: local training, and the callbacks that take part in it."""
 
 from fl_lightning.client.callback import ClientCallback
 from fl_lightning.client.training import LocalTraining

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class ClientCallback(Callback):
-    """A callback of a client's Trainer that can see the federation.
+    """A callback of a client's Trainer that has access to the federation.
 
-    Every client gets a fresh copy in every round, so attributes do not survive the round. What a callback wants to
-    remember about its client goes into :attr:`memory`.
+    Every client gets a fresh copy in every round, so attributes do not survive the round. A callback keeps
+    what it must remember about its client in :attr:`memory`.
 
     Attributes:
         client: the client's number.
         round: the round that the client trains in.
         local_training: how clients train.
-        memory: tensors by name, as this callback left them after the client's last round; empty at first. Replace
+        memory: tensors by name, as this callback left them after the client's last round; initially empty. Replace
             entries instead of changing them in place.
     """
 
@@ -32,7 +32,7 @@ class ClientCallback(Callback):
     memory: StateDict
 
     def on_upload(self, update: ClientUpdate) -> None:
-        """Called after training, before the update is sent. What is put into ``update.extras`` is sent too."""
+        """Called after training, before the update is sent. Tensors in ``update.extras`` are sent too."""
 
     def personal_model(self) -> StateDict:
         """Return the entries in which the client's own model differs from the global one, for ``ClientEvaluation``."""

@@ -1,4 +1,4 @@
-"""How far a client's optimiser steps reach."""
+"""The effective length of a client's optimiser steps."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,10 @@ from fl_lightning.core.errors import MisconfigurationError
 
 
 class EffectiveSteps:
-    """Accumulates Σ_s Σ_{t≥s} η_t μ^{t-s}: how far gradients of 1 at every step move the model.
+    """Accumulates Σ_s Σ_{t≥s} η_t μ^{t-s}: how far a gradient of 1 at every step would move the model.
 
-    With plain SGD it is η times the number of steps. With momentum μ, a gradient keeps moving the model in all later
-    steps. FedNova calls it η‖a‖₁ and divides updates by it; SCAFFOLD divides by it to recover the mean gradient.
+    With plain SGD this is η times the number of steps. With momentum μ, a gradient keeps moving the model in all later
+    steps. FedNova calls the sum η‖a‖₁ and divides updates by it; SCAFFOLD divides by it to recover the mean gradient.
     """
 
     def __init__(self) -> None:
@@ -26,11 +26,11 @@ class EffectiveSteps:
 
 
 def check_plain_sgd(optimizers: Sequence[Optimizer], algorithm: str) -> None:
-    """Refuse clients whose update is not a sum of gradients, as only one ``torch.optim.SGD`` guarantees.
+    """Reject clients whose update may not be a sum of gradients, which only a single ``torch.optim.SGD`` guarantees.
 
     Args:
-        optimizers: those of a client.
-        algorithm: the name of the algorithm that needs it, for the error.
+        optimizers: the client's optimisers.
+        algorithm: name of the algorithm, for the error message.
     """
     if len(optimizers) != 1 or not isinstance(optimizers[0], SGD):
         names = ", ".join(type(optimizer).__name__ for optimizer in optimizers)

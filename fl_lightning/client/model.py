@@ -1,4 +1,4 @@
-"""The one client model that stays in memory and takes the place of every client in turn."""
+"""The single client model that stays in memory and is reused for one client after another."""
 
 import copy
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from fl_lightning.core.errors import MisconfigurationError
 
 
 class ClientModel:
-    """Tensors that are loaded in place, with Python state that is fresh for every client.
+    """A model whose tensors are loaded in place and whose Python state is fresh for every client.
 
     Loading the state dict alone would leak: whatever a module keeps outside it (counters, caches, the training mode)
     would pass from client to client. Metrics are reset instead of copied, because copying a collection of them takes
@@ -41,7 +41,7 @@ class ClientModel:
         self.has_batch_norm = any(isinstance(layer, _BatchNorm) for layer in module.modules())
 
     def reset(self, state: Mapping[str, Tensor]) -> LightningModule:
-        """Return a module that starts from ``state`` and remembers nothing of the clients before it."""
+        """Return a module that starts from ``state`` and keeps nothing from earlier clients."""
         with torch.no_grad():
             for name, tensor in self._tensors.items():
                 if isinstance(tensor, Tensor):

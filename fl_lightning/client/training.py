@@ -23,7 +23,8 @@ from fl_lightning.core.store import ClientStore
 from fl_lightning.core.update import ClientUpdate
 from fl_lightning.data import FederatedDataModule
 
-# Lightning's remarks about every client that nobody can act on. The last: all ranks evaluate on the same data.
+# Lightning's warnings about clients that users cannot act on. The last does not apply, because all ranks evaluate on
+# the same data.
 _NOISE = (
     ".*number of training batches .* is smaller than the logging interval",
     ".*does not have many workers",
@@ -34,13 +35,13 @@ _NOISE = (
 
 
 class LocalTraining:
-    """How a client trains: with a short-lived Trainer of its own.
+    """How a client trains: with its own short-lived Trainer.
 
     Args:
         epochs: passes over the client's data per round.
         batch_size: samples per batch; by default that of the source's training loader.
         callbacks: Lightning callbacks of the client's Trainer; every client gets a fresh copy. Those derived from
-            :class:`fl_lightning.callbacks.ClientCallback` can see round and client.
+            :class:`fl_lightning.callbacks.ClientCallback` have access to the round and the client.
         trainer_flags: further flags of the client's Trainer, such as ``gradient_clip_val`` or ``precision``.
     """
 
@@ -52,7 +53,7 @@ class LocalTraining:
         **trainer_flags: Any,
     ) -> None:
         if epochs < 1:
-            raise MisconfigurationError(f"epochs={epochs}, but a client trains: set client.epochs to 1 or more")
+            raise MisconfigurationError(f"epochs={epochs}, but a client must train: set client.epochs to 1 or more")
         if batch_size is not None and batch_size < 1:
             raise MisconfigurationError(f"batch_size={batch_size}: set client.batch_size to 1 or more")
         _check_flags(trainer_flags)
@@ -74,7 +75,7 @@ class LocalTraining:
             module: the global model.
             data: the clients' data.
             algorithm_callbacks: the client's half of the server's algorithm.
-            store: holds what the callbacks remember of each client.
+            store: holds what the callbacks remember about each client.
         """
         self._data = data
         self._store = store or ClientStore()
@@ -90,12 +91,12 @@ class LocalTraining:
             warnings.filterwarnings("ignore", message)
 
     def release(self) -> None:
-        """Let go of the client model, the data and the store."""
+        """Release the client model, the data and the store."""
         for attribute in ("_model", "_data", "_store", "_template"):
             self.__dict__.pop(attribute, None)
 
     def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
-        """Train the clients one after the other, each from the round's start, and yield their updates as they come."""
+        """Train the clients one after the other, each from the round's start, and yield their updates one by one."""
         for client in clients:
             with preserved_generators(), torch.autocast(self._device.type, enabled=False), without_announcements():
                 seed_global_generators(seed_for("client", round.seed, round.number, client))
@@ -109,15 +110,15 @@ class LocalTraining:
 
         Args:
             client: the client's number.
-            round: the round that it trains in.
+            round: the round that the client trains in.
             start: the state to start from.
-            callbacks: those of the Trainer; each is copied.
+            callbacks: callbacks of the Trainer; each is copied.
         """
         model, _ = self._fit(client, round, start, self._make_template(callbacks).copy())
         return _snapshot(model)
 
     def personal_model(self, client: int) -> StateDict:
-        """Return the entries in which a client's own model differs from the global one, as its callbacks keep them."""
+        """Return the entries in which a client's own model differs from the global one, from all of its callbacks."""
         entries: StateDict = {}
         for key, callback in _keyed(copy.deepcopy(self._callbacks)):
             callback.client, callback.memory = client, self._memory(key, client)
@@ -175,7 +176,7 @@ class LocalTraining:
             raise MisconfigurationError(
                 "batch_size=1, but BatchNorm needs two samples per batch: set client.batch_size to 2 or more"
             )
-        # When clients redraw their data, only the first round is known; each later one is checked when it comes.
+        # If clients redraw their data, only the first round can be checked here; later rounds are checked in `_fit`.
         for client in self._data.cohort(0) if self._data.redraws else range(self._data.num_clients):
             self._check_single(client, 0)
 
@@ -188,7 +189,7 @@ class LocalTraining:
 
 
 def _keyed(callbacks: Sequence[Callback]) -> list[tuple[str, ClientCallback]]:
-    """Return the client callbacks with the names under which they remember; the second of a kind gets a number."""
+    """Return the client callbacks with the keys of their memories; callbacks with equal keys are numbered."""
     keyed: dict[str, ClientCallback] = {}
     for callback in callbacks:
         if isinstance(callback, ClientCallback):
@@ -198,7 +199,7 @@ def _keyed(callbacks: Sequence[Callback]) -> list[tuple[str, ClientCallback]]:
 
 
 def _check_flags(flags: dict[str, Any]) -> None:
-    """Refuse a flag that a Trainer does not have or that the framework sets, before the first round."""
+    """Reject a flag that the Trainer does not have or that the framework sets, before the first round."""
     if not flags:
         return
     try:

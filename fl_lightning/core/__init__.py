@@ -1,1 +1,1 @@
-"""What everything else is built on: states, updates, rounds, randomness. Needs torch and NumPy only."""
+"""The foundation of all other folders: states, updates, rounds and randomness. It needs only torch and NumPy."""

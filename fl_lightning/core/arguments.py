@@ -11,6 +11,6 @@ def kept_arguments(instance: object) -> dict[str, Any]:
 
 
 def changed_arguments(instance: object) -> dict[str, Any]:
-    """Return those of the :func:`kept_arguments` that differ from their defaults."""
+    """Return the :func:`kept_arguments` that differ from their defaults."""
     parameters = inspect.signature(type(instance).__init__).parameters
     return {name: value for name, value in kept_arguments(instance).items() if value != parameters[name].default}

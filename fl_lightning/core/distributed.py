@@ -16,21 +16,21 @@ def is_distributed() -> bool:
 
 
 def sum_over_ranks(value: Tensor) -> Tensor:
-    """Replace a tensor by its sum over all ranks."""
+    """Replace a tensor with its sum over all ranks."""
     if is_distributed():
         dist.all_reduce(value, op=dist.ReduceOp.SUM)
     return value
 
 
 def max_over_ranks(value: Tensor) -> Tensor:
-    """Replace a tensor by its elementwise maximum over all ranks."""
+    """Replace a tensor with its elementwise maximum over all ranks."""
     if is_distributed() and value.numel():
         dist.all_reduce(value, op=dist.ReduceOp.MAX)
     return value
 
 
 def broadcast_from_zero(value: Tensor) -> Tensor:
-    """Replace a tensor by that of rank zero."""
+    """Replace a tensor with rank zero's."""
     if is_distributed():
         dist.broadcast(value, src=0)
     return value

@@ -19,7 +19,7 @@ class Install(Optimizer):
         self._targets: list[Tensor] = []
 
     def aim_at(self, targets: Iterable[Tensor]) -> None:
-        """Set what the next step copies, in the order of the parameters."""
+        """Set the values that the next step copies, in the order of the parameters."""
         self._targets = list(targets)
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Kinds of layers: the one table that says what counts as a convolution or a normalisation layer."""
+"""Kinds of layers: the only table that defines what counts as a convolution or a normalisation layer."""
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -7,7 +7,7 @@ from torch.nn.modules.conv import _ConvNd
 #: layers that rescale activations, with or without running statistics
 NORMALISATION: tuple[type[nn.Module], ...] = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
-#: the name of a kind, as it appears in tags, to the classes that belong to it
+#: the classes that belong to each kind, by the kind's name in tags
 LAYER_KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "convolution": (_ConvNd,),
     "fully_connected": (nn.Linear,),

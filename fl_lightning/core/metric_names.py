@@ -1,4 +1,4 @@
-"""What a metric's name says about it."""
+"""What can be inferred from a metric's name."""
 
 _SMALLER_IS_BETTER = ("loss", "error", "divergence", "perplexity")
 

@@ -1,6 +1,6 @@
 """The source of every random number in a run: a pure function of the run's seed and of what the number is for.
 
-No random state is carried from round to round, so a run that was killed continues exactly as it would have.
+No random state is carried from round to round, so a resumed run has the same results as an uninterrupted one.
 """
 
 import os
@@ -27,7 +27,7 @@ def generator_for(purpose: str, *key: int) -> np.random.Generator:
 def seed_global_generators(seed: int) -> None:
     """Seed Python's, NumPy's and torch's global generators, on all devices.
 
-    ``torch.manual_seed`` will not do: if CUDA is installed but unused, it remembers every call with its traceback.
+    ``torch.manual_seed`` is avoided: if CUDA is installed but unused, it stores every call with its traceback.
     """
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -40,7 +40,7 @@ def seed_global_generators(seed: int) -> None:
 
 @contextmanager
 def preserved_generators() -> Iterator[None]:
-    """Restore Python's, NumPy's and torch's global generators afterwards.
+    """Restore the state of Python's, NumPy's and torch's global generators on exit.
 
     Lightning's ``isolate_rng`` does the same, but searches for GPUs every time.
     """

@@ -1,4 +1,4 @@
-"""A round of the federation, as everyone who takes part in it sees it."""
+"""A round of the federation, as described to everything that takes part in it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class Round:
         num_rounds: how many rounds the run has; None if their number is not limited.
         seed: the run's seed.
         start: the global state that clients start from.
-        broadcast: what the server sends beside the global state.
+        broadcast: tensors that the server sends along with the global state.
         personal: returns the entries that override the global state when a client starts.
     """
 
@@ -29,5 +29,5 @@ class Round:
     personal: Callable[[int], StateDict] | None = None
 
     def start_of(self, client: int) -> StateDict:
-        """Return the state that a client starts from: the global state with the client's own entries in it."""
+        """Return the state that a client starts from: the global state, overridden by the client's own entries."""
         return self.start if self.personal is None else {**self.start, **self.personal(client)}

@@ -1,4 +1,4 @@
-"""The folder of a run: the only place that knows where a run keeps its files."""
+"""The folder of a run. No other module knows where a run keeps its files."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class RunFolder:
         'runs/demo/version_0/checkpoints/last.ckpt'
     """
 
-    #: file name of the checkpoint after the last whole round, without its suffix
+    #: file name of the checkpoint after the last complete round, without its suffix
     LAST: ClassVar[str] = "last"
 
     _CONFIG: ClassVar[str] = "config.yaml"
@@ -45,12 +45,12 @@ class RunFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """The checkpoint after the last whole round, from which a run is resumed."""
+        """The checkpoint after the last complete round, from which a run is resumed."""
         return self.path / self._CHECKPOINTS / f"{self.LAST}.ckpt"
 
     @property
     def record(self) -> Path:
-        """What ``compare`` notes about a run that it started: row, column, seed, and whether the run has finished."""
+        """What ``compare`` records about a run that it started: row, column, seed, and whether the run has finished."""
         return self.path / "compare.json"
 
     @property
@@ -65,9 +65,9 @@ class RunFolder:
 
     @property
     def is_run(self) -> bool:
-        """Whether the folder holds a run, and not just some file of the name ``config.yaml``."""
+        """Whether the folder holds a run, and not just a file named ``config.yaml``."""
         return self.config.is_file() and (self.path / self._CHECKPOINTS).is_dir()
 
     def config_from_round(self, number: int) -> Path:
-        """Return the configuration of a run that was resumed with other settings in this round, counted from 1."""
+        """Return the configuration of a run that was resumed with different settings in this round, counted from 1."""
         return self.path / f"config_from_round_{number}.yaml"

@@ -2,10 +2,10 @@
 
 | part of a state | what it holds                                                    | how it is aggregated   |
 | --------------- | ---------------------------------------------------------------- | ---------------------- |
-| parameters      | trainable tensors, affine weights of normalisation layers too    | the algorithm decides  |
+| parameters      | trainable tensors, including those of normalisation layers       | the algorithm decides  |
 | statistics      | floating-point buffers: BatchNorm's running means and variances  | the weighted mean      |
 | counters        | integer buffers: num_batches_tracked                             | the largest value      |
-| the rest        | frozen parameters, boolean buffers                               | the global value stays |
+| the rest        | frozen parameters, boolean buffers                               | the global value       |
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ class StateLayout:
     """Where each tensor of a model's state is in the flat vectors.
 
     Args:
-        model: a model whose ``state_dict`` has the names and shapes of every state to come.
+        model: a model whose ``state_dict`` has the same names and shapes as the states to flatten.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -46,7 +46,7 @@ class StateLayout:
         self.parameters: list[str] = []
         self.statistics: list[str] = []
         self.counters: list[str] = []
-        #: further names of a tensor that has several (tied weights) -> the name it is kept under
+        #: further names of a tensor that has several (tied weights) -> the name under which it is kept
         self.aliases: dict[str, str] = {}
         first_name: dict[int, str] = {}
         for name in self.shapes:
@@ -118,7 +118,7 @@ class StateLayout:
 
 
 def exact_dtype(device: torch.device) -> torch.dtype:
-    """Return the type to sum in: float64, so that order and number of processes do not matter. Apple's GPUs lack it."""
+    """Return the type for sums: float64, so that order and number of processes do not matter; float32 on Apple GPUs."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 

@@ -1,7 +1,7 @@
-"""What is remembered of each client from round to round: control variates, statistics, angles, personal models.
+"""What is remembered about each client from round to round: control variates, statistics, angles, personal models.
 
-The server owns the one store of a run: it opens, exchanges and saves it. An entry is keyed by its client and by who
-wrote it, so an aggregator and several client callbacks can each remember something of the same client.
+The server owns the only store of a run: it opens, exchanges and saves the store. An entry is keyed by its client and
+its writer, so an aggregator and several client callbacks can each remember something about the same client.
 """
 
 import os
@@ -20,18 +20,19 @@ from fl_lightning.core.state import StateDict
 class ClientStore:
     """Tensors by writer and client.
 
-    In a distributed run, a client is trained by whichever rank has time. What only one rank has put is passed to the
-    others by :meth:`exchange`, which every rank calls once per round. What all ranks compute alike needs no exchange.
+    In a distributed run, a client may be trained by any rank. Entries that only one rank has put are passed to the
+    others by :meth:`exchange`, which every rank calls once per round. Entries that all ranks compute alike need no
+    exchange.
 
     Args:
-        folder: where to keep the tensors, one file per client and writer; all ranks must see it. By default they stay
-            in memory.
+        folder: folder for the tensors, with one file per client and writer; all ranks must have access to it. By
+            default, tensors stay in memory.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = Path(folder) if folder is not None else None
         self._entries: dict[str, dict[int, StateDict]] = {}
-        # A folder keeps two versions of an entry, because a killed round is resumed from the one before it.
+        # A folder keeps two versions of an entry, because a round that is killed is resumed from the previous version.
         self._versions: dict[str, dict[int, int]] = {}
         self._new: set[tuple[str, int]] = set()
 
@@ -40,7 +41,7 @@ class ClientStore:
         return ClientMemory(self, writer)
 
     def get(self, writer: str, client: int, device: torch.device | None = None) -> StateDict | None:
-        """Return what the writer last put for the client, or None."""
+        """Return the tensors that the writer last put for the client, or None."""
         if self.folder is None:
             values = self._entries.get(writer, {}).get(client)
         elif client in self._versions.get(writer, {}):
@@ -52,7 +53,7 @@ class ClientStore:
         return {name: value.to(device) for name, value in values.items()}
 
     def put(self, writer: str, client: int, values: StateDict) -> None:
-        """Replace what the writer keeps for the client."""
+        """Replace the writer's tensors for the client."""
         self._new.add((writer, client))
         if self.folder is None:
             entry = {name: value.detach() for name, value in values.items()}
@@ -69,16 +70,16 @@ class ClientStore:
         versions[client] = version
 
     def clients(self, writer: str) -> list[int]:
-        """Return the clients that the writer has put something for, sorted by number."""
+        """Return the clients for which the writer has put tensors, sorted by number."""
         kept = self._entries if self.folder is None else self._versions
         return sorted(kept.get(writer, {}))
 
     def begin_round(self) -> None:
-        """Start a round: what is put from now on is new to the other ranks."""
+        """Start a round: entries that are put from now on are new to the other ranks."""
         self._new.clear()
 
     def exchange(self) -> None:
-        """Give every rank what the others have put in this round."""
+        """Pass the entries that each rank has put in this round to the other ranks."""
         new = sorted(self._new)
         if self.folder is not None:
             for writer, client, version in gather_objects([(w, c, self._versions[w][c]) for w, c in new]):
@@ -90,7 +91,7 @@ class ClientStore:
                 self._entries.setdefault(writer, {})[client] = values
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the checkpoint keeps: the tensors, or which versions in the folder are meant."""
+        """Return what the checkpoint keeps: the tensors, or their versions in the folder."""
         return {
             "entries": {writer: dict(kept) for writer, kept in self._entries.items()},
             "versions": {writer: dict(kept) for writer, kept in self._versions.items()},
@@ -127,13 +128,13 @@ class ClientMemory:
     writer: str
 
     def get(self, client: int, device: torch.device | None = None) -> StateDict | None:
-        """Return what was last put for the client, or None."""
+        """Return the tensors that were last put for the client, or None."""
         return self.store.get(self.writer, client, device)
 
     def put(self, client: int, values: StateDict) -> None:
-        """Replace what is kept for the client."""
+        """Replace the tensors for the client."""
         self.store.put(self.writer, client, values)
 
     def clients(self) -> list[int]:
-        """Return the clients that something is kept for, sorted by number."""
+        """Return the clients with stored tensors, sorted by number."""
         return self.store.clients(self.writer)

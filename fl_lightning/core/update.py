@@ -10,7 +10,7 @@ from fl_lightning.core.state import StateDict
 
 @dataclass
 class ClientUpdate:
-    """A client's model after local training, with what the server may know about how it came about.
+    """A client's model after local training, with what the server may know about the training.
 
     Args:
         client: the client's number.
@@ -20,7 +20,7 @@ class ClientUpdate:
         num_steps: how many optimiser steps it took.
         learning_rate: the learning rate of its last step.
         num_bytes: the size of ``state`` on the wire; by default the size of its tensors.
-        extras: what an algorithm sends beside the state.
+        extras: tensors that an algorithm sends along with the state.
         metrics: what the client measured, such as its mean training loss.
         memory: what the client's callbacks remember for its next round, by callback. It is not sent: in a real
             federation it stays with the client, in a simulation the server keeps it.

@@ -123,7 +123,7 @@ class TrainingData:
     def to(self, device: torch.device) -> "TrainingData":
         """Return the data on ``device``.
 
-        It stays where it is if it is not held as tensors or needs more than half of the free memory there.
+        The data is not moved if it is not held as tensors or needs more than half of the device's free memory.
         """
         tensors = self.tensors
         if tensors is None or device.type == "cpu" or not _fits(tensors, device):

@@ -63,7 +63,7 @@ class FederatedDataModule(LightningDataModule):
             )
         if not already_divided and partition is None:
             raise MisconfigurationError(
-                "partition is missing: set data.partition to say which samples each client owns, for example"
+                "partition is missing: set data.partition, which decides which samples each client owns, for example"
                 " IID(num_clients=10)"
             )
         self.source = source
@@ -199,7 +199,7 @@ class FederatedDataModule(LightningDataModule):
         if self.partition is None:
             assert isinstance(self.source, ClientDatasets)
             self._indices: Sequence[Indices] = self.source.indices()
-            self._check_indices()  # before the labels are read, because an empty data set shows none
+            self._check_indices()  # before the labels are read, because an empty data set has none
         data = TrainingData.from_loader(loader)
         if self.partition is None or not self.partition.needs_labels:
             self._labels = _class_labels(data.dataset)
@@ -210,10 +210,10 @@ class FederatedDataModule(LightningDataModule):
             self._indices = self.partition.assign(self._partition_key(self.partition, data.dataset), self.seed)
             self._check_indices()
         self._data = data
-        self.cohort(0)  # a selection that does not fit fails now, before anything is trained
+        self.cohort(0)  # raises an error now, before training, if the selection does not fit
 
     def _partition_key(self, partition: Partition, dataset: Dataset) -> np.ndarray:
-        """Return what the partition looks at: the labels, a column, or zeros if only the number of samples matters."""
+        """Return what the partition divides by: the labels, a column, or zeros if only the sample count matters."""
         samples = len(dataset)  # type: ignore[arg-type]
         if partition.column is None:
             return np.zeros(samples, dtype=np.int64) if self._labels is None else self._labels

@@ -14,11 +14,11 @@ def labels_of(dataset: Dataset, load_samples: bool = True) -> np.ndarray:
     """Return the class of every sample.
 
     Labels are read from ``targets`` or ``labels`` if the data set has such an attribute, as torchvision's do, or from
-    the last tensor of a ``TensorDataset``. ``Subset`` and ``ConcatDataset`` are looked through.
+    the last tensor of a ``TensorDataset``. ``Subset`` and ``ConcatDataset`` are unwrapped.
 
     Args:
         dataset: a map-style data set.
-        load_samples: whether to load every sample once if the labels are nowhere else; otherwise this is an error.
+        load_samples: whether to load every sample once if there is no other way; if False, that case is an error.
     """
     if isinstance(dataset, Subset):
         return labels_of(dataset.dataset, load_samples)[np.asarray(dataset.indices, dtype=int)]
@@ -42,7 +42,7 @@ def _label_of(sample: Any) -> Any:
     if isinstance(sample, tuple | list) and len(sample) > 1:
         return sample[-1]
     raise MisconfigurationError(
-        f"a sample of type {type(sample).__name__} shows no label: give the data set an attribute `targets`"
+        f"a sample of type {type(sample).__name__} has no label: give the data set an attribute `targets`"
         " with the class of every sample"
     )
 

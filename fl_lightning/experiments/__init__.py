@@ -1,1 +1,1 @@
-"""Suites of runs: what to run, running it, reading what was logged, and the table of results."""
+"""Suites of runs: defining and running them, reading their logs, and tabulating their results."""

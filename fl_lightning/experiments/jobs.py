@@ -1,4 +1,4 @@
-"""The runs of a suite, each in a process of its own: started, resumed, skipped and stopped."""
+"""Starting, resuming, skipping and stopping the runs of a suite, each in its own process."""
 
 import contextlib
 import fcntl
@@ -26,9 +26,9 @@ from fl_lightning.experiments.table import format_duration
 
 #: the command of a run, without its arguments
 FIT = (sys.executable, "-m", "fl_lightning.cli", "fit")
-#: seconds that an interrupted run has to end by itself
+#: seconds that an interrupted run has to end on its own
 _GRACE_PERIOD = 10.0
-#: seconds between two lines of progress, where there is no terminal for a bar
+#: seconds between two lines of progress if there is no terminal for a bar
 _PROGRESS_INTERVAL = 30.0
 
 
@@ -37,10 +37,10 @@ class Task:
     """One run of a suite: a cell with a seed.
 
     Args:
-        cell: what is run.
+        cell: the configuration to run.
         seed: the seed of the run.
-        folder: where the run is kept.
-        arguments: those of ``fl-lightning fit``, without the checkpoint to resume from.
+        folder: the folder of the run.
+        arguments: the arguments of ``fl-lightning fit``, without the checkpoint to resume from.
         rounds: the number of rounds of the run.
     """
 
@@ -52,23 +52,23 @@ class Task:
 
     @property
     def name(self) -> str:
-        """The cell and the seed, to print."""
+        """The cell and the seed, as printed."""
         return f"{self.cell.name}, seed {self.seed}"
 
     @property
     def finished(self) -> bool:
-        """Whether an earlier comparison ran it to its end."""
+        """Whether the run has been completed, possibly by an earlier comparison."""
         return bool(read_record(self.folder).get("finished"))
 
     def write_record(self, finished: bool) -> None:
-        """Note in the folder which run it holds."""
+        """Record in the folder which run it holds."""
         record = {"row": self.cell.row, "column": self.cell.column, "seed": self.seed, "finished": finished}
         part = self.folder.record.with_suffix(".part")
         part.write_text(json.dumps(record) + "\n")
         os.replace(part, self.folder.record)
 
     def clear(self) -> None:
-        """Remove what an earlier process left that was stopped in the first round and so cannot be resumed."""
+        """Remove the files of an earlier process that was stopped in the first round and cannot be resumed."""
         for file in (self.folder.config, *self.folder.events):
             file.unlink(missing_ok=True)
 
@@ -118,7 +118,7 @@ class _Process:
 
 
 def _open_locked(file: Path) -> IO[bytes]:
-    """Open the log of a run, locked for as long as its process lives, so that nobody else runs the same folder."""
+    """Open the log of a run, locked for as long as its process lives, so that no other process uses the folder."""
     log = file.open("ab")
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,7 +134,7 @@ def run_all(tasks: Sequence[Task], jobs: int) -> list[Task]:
 
     Args:
         tasks: the runs of a suite.
-        jobs: how many run at the same time. They share the cores.
+        jobs: number of parallel runs, which share the cores.
     """
     waiting = deque(task for task in tasks if not task.finished)
     skipped = len(tasks) - len(waiting)
@@ -169,7 +169,7 @@ def run_all(tasks: Sequence[Task], jobs: int) -> list[Task]:
 
 
 def _stop(running: Sequence[_Process]) -> None:
-    """Interrupt all processes, and kill those that do not end in time. Their last whole round is saved in any case."""
+    """Interrupt all processes, and kill those that do not end in time. Their last complete round is always saved."""
     for process in running:
         process.signal(signal.SIGINT)
     deadline = time.monotonic() + _GRACE_PERIOD
@@ -183,7 +183,7 @@ def _stop(running: Sequence[_Process]) -> None:
 
 
 class _Progress:
-    """A bar over the rounds of all runs, or a line from time to time where there is no terminal."""
+    """A bar over the rounds of all runs, or an occasional line if there is no terminal."""
 
     def __init__(self, tasks: Sequence[Task], skipped: int) -> None:
         self._rounds = dict.fromkeys((task.folder for task in tasks), 0)
@@ -202,12 +202,12 @@ class _Progress:
         self._bar.close()
 
     def start(self, task: Task, rounds: int) -> None:
-        """Note that a run starts, or that it resumes after some rounds."""
+        """Record that a run starts, or that it resumes after some rounds."""
         self._resumed_rounds += rounds
         self.update(task, rounds)
 
     def update(self, task: Task, rounds: int) -> None:
-        """Note how many rounds a run has completed."""
+        """Record how many rounds a run has completed."""
         self._rounds[task.folder] = max(rounds, self._rounds[task.folder])
 
     def end(self, task: Task, seconds: float, code: int) -> None:
@@ -223,7 +223,7 @@ class _Progress:
         sys.stdout.flush()
 
     def show(self) -> None:
-        """Draw the bar, or print the same as a line when it is time."""
+        """Draw the bar, or print its content as a line at regular intervals."""
         rounds = sum(self._rounds.values())
         passed = time.monotonic() - self._started
         new_rounds = rounds - self._resumed_rounds
@@ -236,7 +236,7 @@ class _Progress:
             self._bar.refresh()
         elif time.monotonic() >= self._next_line:
             self._next_line += _PROGRESS_INTERVAL
-            times = ", ".join(filter(None, (f"{format_duration(passed)} passed", left)))
+            times = ", ".join(filter(None, (f"{format_duration(passed)} elapsed", left)))
             print(f"{runs}, {rounds} of {self._total_rounds} rounds, {times}", flush=True)
 
 

@@ -26,7 +26,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Score:
-    """A metric after the last round and at its best, and the value that the paper prints."""
+    """A metric after the last round and at its best, and the value that the paper reports."""
 
     final: Spread
     best: Spread
@@ -35,7 +35,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Reach:
-    """Rounds to a target: the median over seeds, infinite if it was not reached, and how many seeds reached it."""
+    """Rounds to a target: the median over seeds (infinite if not reached), and how many seeds reached the target."""
 
     rounds: float
     reached: int
@@ -50,7 +50,7 @@ class CellResult:
         row: the method.
         column: the setting; empty if there is only one.
         seeds: the number of runs that the cell should have.
-        finished: the number of runs that have finished. All numbers below are about these.
+        finished: the number of runs that have finished. All values below are computed from these.
         scores: the scores, by metric.
         targets: the rounds to each target of the first metric.
         seconds: the mean duration of a run; None if none has finished.
@@ -93,7 +93,7 @@ def summarise(
     targets: Sequence[float],
     published: Published | None = None,
 ) -> CellResult:
-    """Summarise those runs of a cell that have finished.
+    """Summarise the finished runs of a cell.
 
     Args:
         row: the method.
@@ -102,7 +102,7 @@ def summarise(
         seeds: the number of runs that the cell should have.
         metrics: the metrics to summarise.
         targets: values of the first metric.
-        published: what a paper prints for the cell.
+        published: what a paper reports for the cell.
     """
     published = published or Published()
     done = [run for run in runs if run.finished]

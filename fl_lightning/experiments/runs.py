@@ -1,4 +1,4 @@
-"""Runs on disk: read what ``fl-lightning fit`` left in a folder."""
+"""Reading the runs that ``fl-lightning fit`` wrote to disk."""
 
 import json
 import re
@@ -20,9 +20,9 @@ from fl_lightning.core.run_folder import RunFolder
 
 #: the tag that the server logs in every round of every federation
 ROUND_TAG = "round/clients"
-#: the loss of the clients' training, which the HParams tab lists after the metrics of the validation
+#: the clients' training loss, which the HParams tab lists after the validation metrics
 TRAINING_LOSS = "train/loss"
-#: settings in which a run differs from its repetition with another seed
+#: settings that may differ between repetitions of a run with different seeds
 _PER_RUN_SETTINGS = ("seed_everything", "data.seed", "trainer.default_root_dir", "ckpt_path", "weights_only")
 
 
@@ -39,13 +39,13 @@ class Run:
     """A run, finished or not.
 
     Args:
-        folder: where the run is kept.
+        folder: the folder of the run.
         config: its configuration; empty if the run was started from Python.
         scalars: everything that it logged, by tag.
         seconds: how long it took, without pauses.
-        evaluated: the tags that the module logged in validation, under whatever names.
+        evaluated: the tags that the module logged in validation.
         picture: the partition as a PNG, if it was drawn.
-        record: what ``fl-lightning compare`` noted about the run; empty for other runs.
+        record: what ``fl-lightning compare`` recorded about the run; empty for other runs.
     """
 
     folder: Path
@@ -63,13 +63,13 @@ class Run:
 
     @property
     def max_rounds(self) -> int | None:
-        """The number of rounds that the run was meant to have; None if that is unknown."""
+        """The number of rounds that the run should have; None if unknown."""
         limit = (self.config.get("trainer") or {}).get("max_epochs")
         return limit if isinstance(limit, int) and limit > 0 else None
 
     @property
     def finished(self) -> bool:
-        """Whether the run ended by itself. Without a record of ``compare``, the number of rounds decides."""
+        """Whether the run ended on its own. If ``compare`` left no record, this depends on the number of rounds."""
         if "finished" in self.record:
             return bool(self.record["finished"])
         return self.max_rounds is None or self.rounds >= self.max_rounds
@@ -113,7 +113,7 @@ def evaluated_tags(runs: Iterable[Run]) -> list[str]:
 
 
 def find_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """Return all runs in the folders, and one line about each folder that cannot be read as a run.
+    """Return all runs in the folders, and one note about each folder that cannot be read as a run.
 
     Raises:
         MisconfigurationError: if one of the folders holds no run at all.
@@ -139,7 +139,7 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
 
 
 def _natural_order(path: Path) -> list[tuple[int, str]]:
-    """A sort key that puts seed_2 before seed_10."""
+    """Return a sort key that puts seed_2 before seed_10."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", str(path))]
 
 
@@ -147,7 +147,7 @@ def read_run(folder: Path) -> Run:
     """Read the configuration, the logged numbers and the picture of the partition.
 
     Raises:
-        MisconfigurationError: if the folder holds no run, or one without a single round.
+        MisconfigurationError: if the folder holds no run, or one without a completed round.
     """
     files = RunFolder(folder)
     config = _read_config(files)
@@ -159,7 +159,7 @@ def read_run(folder: Path) -> Run:
                 f"{folder} is not a run of a federation, because its events have no {ROUND_TAG}: leave it out"
             )
         raise MisconfigurationError(
-            f"{folder} has no round, because its run ended within the first: start it again, or leave it out"
+            f"{folder} has no completed round, because its run ended during the first: start it again, or leave it out"
         )
     scalars, times = {}, []
     for tag in tags["scalars"]:
@@ -180,7 +180,7 @@ def read_run(folder: Path) -> Run:
 
 
 def read_record(folder: RunFolder) -> dict[str, Any]:
-    """Return what ``fl-lightning compare`` noted about a run; nothing if there is no record, or a damaged one."""
+    """Return what ``fl-lightning compare`` recorded about a run; empty if the record is missing or damaged."""
     try:
         record = json.loads(folder.record.read_text())
     except (OSError, ValueError):
@@ -203,7 +203,7 @@ def _read_config(folder: RunFolder) -> dict[str, Any] | None:
 def _validation_tags(events: EventAccumulator, scalars: Iterable[str]) -> list[str]:
     """Return what the module logged in validation: the metrics that the run lists for TensorBoard's HParams tab.
 
-    In a run without such a list, they are the tags that start with ``val`` or ``test``.
+    If the run has no such list, return the tags that start with ``val`` or ``test``.
     """
     try:
         content = events.PluginTagToContent(hparams.PLUGIN_NAME)[hparams.EXPERIMENT_TAG]
@@ -211,19 +211,19 @@ def _validation_tags(events: EventAccumulator, scalars: Iterable[str]) -> list[s
         listed = []
     else:
         listed = [info.name.tag for info in hparams.parse_experiment_plugin_data(content).metric_infos]
-    # Lightning's logger lists a placeholder, hp_metric, where nothing else is listed.
+    # Lightning's logger lists a placeholder, hp_metric, if nothing else is listed.
     listed = [tag for tag in listed if tag not in (TRAINING_LOSS, "hp_metric")]
     return listed or [tag for tag in scalars if tag.startswith(("val", "test"))]
 
 
 def _duration(folder: RunFolder, times: list[float]) -> float:
-    """Return the seconds that a run took, without the pauses: every start has an event file of its own.
+    """Return the seconds that a run took, without pauses. Each start of the run has its own event file.
 
-    A round that was interrupted and run again counts once, because its first points are gone.
+    A round that was interrupted and run again counts once, because its first points were dropped.
 
     Args:
         folder: the folder of the run.
-        times: when each of the logged points was written.
+        times: time at which each logged point was written.
     """
     first_events = [next(iter(EventFileLoader(str(file)).Load()), None) for file in folder.events]
     starts = sorted(event.wall_time for event in first_events if event is not None)

@@ -12,7 +12,7 @@ from fl_lightning.core.errors import MisconfigurationError
 
 #: a config file, or the content of one, written out in the suite
 Part = Path | dict[str, Any]
-#: a number as a paper prints it, in the unit of the metric, or words such as N/A
+#: a number as a paper reports it, in the unit of the metric, or text such as N/A
 PublishedValue = float | str
 
 _KEYS = ("title", "base", "columns", "rows", "seeds", "metric", "targets", "published")
@@ -20,7 +20,7 @@ _KEYS = ("title", "base", "columns", "rows", "seeds", "metric", "targets", "publ
 
 @dataclass(frozen=True)
 class Published:
-    """What a paper prints for a cell: values by metric, and rounds by target."""
+    """What a paper reports for a cell: values by metric, and rounds by target."""
 
     metrics: Mapping[str, PublishedValue] = field(default_factory=dict)
     rounds: Mapping[float, PublishedValue] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Cell:
-    """One configuration, which is run once per seed. Later parts override earlier ones, as several ``--config`` do."""
+    """One configuration, which is run once per seed. Later parts override earlier ones, like several ``--config``."""
 
     row: str
     column: str
@@ -68,17 +68,17 @@ def load_suite(path: Path, seeds: int | None = None) -> Suite:
     seeds: 3                                          # seeds 1, 2 and 3; or a list of seeds
     metric: val/accuracy                              # or a list; targets belong to the first metric
     targets: [0.95]
-    published:                                        # optional: what the paper prints
+    published:                                        # optional: what the paper reports
       FedAvg: {IID: 0.97}                             # a value of the first metric
       FedNNNN: {IID: {val/accuracy: 0.99, rounds: [12]}}    # or values by metric, and rounds to the targets
     ```
 
-    The parts of a cell are those of ``base``, then those of its column, then those of its row. A part is the path of a
+    The parts of a cell come from ``base``, then from its column, then from its row. A part is the path of a
     config, relative to the suite, or the content of a config.
 
     Args:
         path: the file.
-        seeds: the number of seeds, instead of those in the file.
+        seeds: the number of seeds, overriding those in the file.
     """
     if not path.is_file():
         raise MisconfigurationError(f"{path}: there is no such file")
@@ -160,10 +160,10 @@ class _SuiteReader:
         return float(value)
 
     def metric_value(self, key: str, value: Any, metric: str) -> float:
-        """Check a value of a metric. Papers print per cent, but torchmetrics computes shares."""
+        """Check a value of a metric. Papers report percentages, but torchmetrics computes fractions."""
         number = self.number(key, value)
         if number > 1 and re.search(r"acc|precision|recall|f1", metric):
-            raise self.error(f"{key}: {value}, but {metric} is a share of 1: write {number / 100:g}")
+            raise self.error(f"{key}: {value}, but {metric} is a fraction of 1: write {number / 100:g}")
         return number
 
     def seeds(self, value: Any) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from fl_lightning.experiments.suite import PublishedValue
 
 
 def as_cells(results: Sequence[CellResult]) -> list[list[str]]:
-    """Return the table as texts, with its header first. Columns that are empty in every row are left out.
+    """Return the table as strings, header first. Columns that are empty in every row are left out.
 
     Only the first of several metrics has a column for its best value; CSV and JSON have them all.
     """
@@ -92,7 +92,7 @@ def as_csv(results: Sequence[CellResult]) -> str:
 
 
 def as_json(title: str, results: Sequence[CellResult]) -> str:
-    """Return the same numbers with their structure. The rounds to a target that was not reached are null."""
+    """Return the same numbers as nested JSON. The rounds to a target that was not reached are null."""
     cells = [asdict(result) for result in results]
     for cell in cells:
         cell["targets"] = [{"target": target, **reach} for target, reach in cell["targets"].items()]
@@ -108,7 +108,7 @@ def format_duration(seconds: float) -> str:
 
 
 def _finite(tree: Any) -> Any:
-    """Replace infinity and NaN, which a diverged run has and JSON does not, by None."""
+    """Replace infinity and NaN, which occur in diverged runs but not in JSON, with None."""
     if isinstance(tree, dict):
         return {key: _finite(value) for key, value in tree.items()}
     if isinstance(tree, list):
@@ -123,7 +123,7 @@ def _short_name(metric: str, metrics: Sequence[str]) -> str:
 
 
 def _is_share(metric: str, results: Sequence[CellResult]) -> bool:
-    """Whether a metric is printed in per cent, because it lies between 0 and 1 as accuracies and F1 scores do."""
+    """Return whether a metric is printed as a percentage, because it lies between 0 and 1 like an accuracy."""
     scores = [result.scores[metric] for result in results if metric in result.scores]
     means = [spread.mean for score in scores for spread in (score.final, score.best)]
     return not smaller_is_better(metric) and all(0 <= mean <= 1 for mean in means)
@@ -153,7 +153,7 @@ def _format_published(value: PublishedValue | None, style: _Style) -> str:
 
 
 def _format_reach(result: CellResult, target: float, metric: str, style: _Style) -> str:
-    """Return the rounds to a target as papers print them: ``12``, ``N/A (90 %)``, or ``12, 2 of 3`` seeds."""
+    """Return the rounds to a target as papers report them: ``12``, ``N/A (90 %)``, or ``12, 2 of 3`` seeds."""
     if target not in result.targets:
         return ""
     reach = result.targets[target]

@@ -16,12 +16,12 @@ from fl_lightning.metrics.functional import adaptive_weights, angle_between
 class UpdateAngles(AverageComparison):
     """Each client's angle θ_k to the average update, its mean so far, and the weight that FedAdp would give the client.
 
-    The updates of a round are kept in float32 until it ends; in a distributed run, each rank keeps its own clients'.
+    The updates of a round are kept in float32 until it ends. In a distributed run, each rank keeps its own clients'.
 
     Args:
-        model: a model with the names and shapes of the states to come; it is not kept.
+        model: a model with the same names and shapes as the states to measure; it is not kept.
         num_clients: K, the number of all clients.
-        alpha: FedAdp's α: how much more a small angle weighs than a large one.
+        alpha: FedAdp's α: how much more weight a small angle gets than a large one.
 
     Example::
 
@@ -77,7 +77,7 @@ class UpdateAngles(AverageComparison):
         }
 
     def next_round(self) -> None:
-        """Start a new round; the angles so far are remembered."""
+        """Start a new round; the angles so far carry over."""
         self.compute()
         angle_sum, rounds = self.angle_sum.clone(), self.rounds.clone()
         for client, angle in self._angles.items():

@@ -1,4 +1,4 @@
-"""The base of the metrics that compare each client's update with the average of all."""
+"""The base of the metrics that compare each client's update with the average update."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class AverageComparison(Metric, ABC):
     Updates stay on their rank: the ranks exchange only the sum of the updates and a few numbers per client.
 
     Args:
-        model: a model with the names and shapes of the states to come; it is not kept.
+        model: a model with the same names and shapes as the states to measure; it is not kept.
     """
 
     full_state_update = False
@@ -52,7 +52,7 @@ class AverageComparison(Metric, ABC):
     def _rows(self, width: int) -> Tensor:
         """Return one row per client of all ranks: the number from :meth:`compare`, the weight and the report."""
         average = self.update_sum / self.weight
-        exact = torch.empty_like(average)  # shared, because a fresh one per client can cost more than the sums
+        exact = torch.empty_like(average)  # reused, because allocating one per client can cost more than the sums
         mine = [
             torch.tensor([self.compare(average, exact.copy_(update)), *report.tolist()], dtype=average.dtype)
             for update, report in zip(self.updates, self.reports, strict=True)

@@ -1,4 +1,4 @@
-"""How far apart the clients are, and how far the global model is from one that saw all data.
+"""How far apart the clients are, and how far the global model is from one trained on all data.
 
 Wu, Wang. Fast-Convergent Federated Learning With Adaptive Weighting (section V-C). https://arxiv.org/abs/2012.00661
 Duan, Li, Lu. FedDNA: Federated Learning with Decoupled Normalization-Layer Aggregation for Non-IID Data (figures 1, 5).
@@ -25,10 +25,10 @@ _MEAN, _VARIANCE = "running_mean", "running_var"
 class GradientDivergence(AverageComparison):
     """The mean distance (1/m) Σ ‖g - g_k‖ of the clients of a round, with g_k = -Δ_k/η and g their weighted average.
 
-    The updates of a round are kept in float32 until it ends; in a distributed run, each rank keeps its own clients'.
+    The updates of a round are kept in float32 until it ends. In a distributed run, each rank keeps its own clients'.
 
     Args:
-        model: a model with the names and shapes of the states to come; it is not kept.
+        model: a model with the same names and shapes as the states to measure; it is not kept.
     """
 
     def update(
@@ -65,12 +65,12 @@ class GradientDivergence(AverageComparison):
 class StatisticsDivergence(Metric):
     """The KL divergence of a model from a reference such as a centrally trained one, for statistics and parameters.
 
-    The BatchNorm statistics are one Gaussian per channel (running mean, running variance). The parameters of a layer,
-    weight and bias together, are taken as draws from one Gaussian. The divergences are summed over channels or layers.
-    A model without running statistics has no ``statistics``.
+    The BatchNorm statistics are taken as one Gaussian per channel (running mean, running variance). The parameters of
+    a layer, weight and bias together, are taken as draws from one Gaussian. The divergences are summed over channels or
+    layers. A model without running statistics has no ``statistics``.
 
     Args:
-        model: a model with the names and shapes of the states to come; it is not kept.
+        model: a model with the same names and shapes as the states to measure; it is not kept.
         reference: a state dict of the same model, or the path of a checkpoint that holds one.
 
     Example::
@@ -131,7 +131,7 @@ def _read(path: str | Path) -> Mapping[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise MisconfigurationError(f"reference={path} is not a checkpoint, or is truncated: use another") from error
+        raise MisconfigurationError(f"reference={path} is not a checkpoint, or is truncated: replace it") from error
     state = content.get("state_dict", content) if isinstance(content, Mapping) else None
     if not isinstance(state, Mapping):
         raise MisconfigurationError(f"reference={path} holds no model state: give the path of a checkpoint")
@@ -144,7 +144,7 @@ def _checked(state: Mapping[str, Tensor], layout: StateLayout) -> Mapping[str, T
         if shape != tuple(layout.shapes[name]):
             there = "missing" if shape is None else f"of shape {shape}"
             raise MisconfigurationError(
-                f"the reference is another model: {name} is {there} there and of shape {tuple(layout.shapes[name])}"
+                f"the reference is a different model: {name} is {there} there and of shape {tuple(layout.shapes[name])}"
                 " here: use a checkpoint of this model"
             )
     return state

@@ -12,7 +12,7 @@ from fl_lightning.core.state import StateLayout
 
 
 def update_vector(layout: StateLayout, start: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Tensor:
-    """Return Δ = w_k - w_t over the trainable parameters, in float32 or better so that 16-bit weights lose nothing."""
+    """Return Δ = w_k - w_t over the trainable parameters, in at least float32 so that 16-bit weights lose nothing."""
     names = layout.parameters
     dtype = reduce(torch.promote_types, {state[name].dtype for name in names}, torch.float32)
     size = sum(layout.shapes[name].numel() for name in names)
@@ -41,7 +41,7 @@ def angle_between(first: Tensor, second: Tensor) -> float:
 
 
 def gompertz(angle: Tensor, alpha: float) -> Tensor:
-    """Return f(θ) of FedAdp's eq. 9, from α if a client agrees with the average down to nearly 0 if it does not."""
+    """Return f(θ) of FedAdp's eq. 9: α for a client that agrees with the average, nearly 0 for one that does not."""
     return alpha * (1 - torch.exp(-torch.exp(-alpha * (angle - 1))))
 
 
@@ -55,7 +55,7 @@ def gradient_divergence(distances: Sequence[float], learning_rates: Sequence[flo
 
     Args:
         distances: ‖Δ - Δ_k‖, the distance of each client's update from their average.
-        learning_rates: what the clients report; η is their mean, or 1 if nobody reports one.
+        learning_rates: what the clients report; η is their mean, or 1 if no client reports one.
     """
     reported = [rate for rate in learning_rates if rate]
     return fmean(distances) / (fmean(reported) if reported else 1.0)

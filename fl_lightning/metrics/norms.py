@@ -28,7 +28,7 @@ class UpdateNorms(Metric):
     biases included. Memory does not grow with the number of clients.
 
     Args:
-        model: a model with the names and shapes of the states to come; it is not kept.
+        model: a model with the same names and shapes as the states to measure; it is not kept.
 
     Example::
 
@@ -80,7 +80,7 @@ class UpdateNorms(Metric):
         self.norm_sum.add_(self._norms(update), alpha=weight)
 
     def moved(self, start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> None:
-        """Record from where to where the global model moved in this round."""
+        """Record how far the global model moved in this round, from ``start`` to ``end``."""
         self._computed = None
         self.has_moved = torch.ones_like(self.has_moved)
         self.move = self._norms(update_vector(self.layout, start, end))  # eq. 24
@@ -88,7 +88,7 @@ class UpdateNorms(Metric):
     def compute(self) -> dict[str, Tensor]:
         """Return ``<layer>/N``, ``E`` and ``N_over_E`` and, after :meth:`moved`, ``move`` and ``integral``.
 
-        N/E is 1 where no client moved, because nobody disagrees.
+        N/E is 1 where no client moved, because then no two clients disagree.
         """
         values: dict[str, Tensor] = {}
         if self.weight > 0:

@@ -27,7 +27,7 @@ class Classifier(LightningModule):
         lr_scheduler: makes a learning-rate scheduler from that optimiser. It steps after every local epoch and restarts
             in every round; the client callbacks have schedules that continue from round to round.
         normalisation: normalisation that replaces the network's own: ``group`` (Fed-GN), ``layer`` or ``none``;
-            ``batch`` leaves the network as it is.
+            ``batch`` leaves the network unchanged.
         top_k: also log ``top<k>_accuracy``, how often the label is among the ``k`` most likely classes.
     """
 

@@ -61,7 +61,7 @@ class FedAdpCNN(nn.Sequential):
     """FedAdp's CNN for 28 × 28 images (its footnote 4), 1,663,370 parameters.
 
     The paper's total requires padded convolutions, with which 64 · 7 · 7 values reach the first fully connected layer.
-    The 1024 values that the paper prints would follow from unpadded ones.
+    The 1024 values that the paper states would follow from unpadded ones.
 
     Args:
         num_classes: width of the last layer.
@@ -149,7 +149,7 @@ class AlexNet32(nn.Sequential):
 class LeNet(nn.Sequential):
     """FedDNA's LeNet with BatchNorm: convolutions of 6 and 16 channels, then 120-84-10, 61,750 parameters.
 
-    Smaller images, such as MNIST's of 28 × 28, are padded to LeNet's 32 × 32.
+    Smaller images, such as MNIST's 28 × 28 pixels, are padded to LeNet's 32 × 32.
 
     Args:
         image_size: height and width of an image.

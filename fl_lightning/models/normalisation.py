@@ -17,8 +17,8 @@ def with_normalisation(net: nn.Module, kind: Normalisation) -> nn.Module:
     """Replace every BatchNorm and LayerNorm of a network in place, and return it. Learnt scales and shifts are kept.
 
     Args:
-        net: any network; one without such layers stays as it is.
-        kind: ``batch`` leaves the network as it is; ``group`` is GroupNorm with two groups; ``layer`` normalises each
+        net: any network; one without such layers stays unchanged.
+        kind: ``batch`` leaves the network unchanged; ``group`` is GroupNorm with two groups; ``layer`` normalises each
             sample over all channels (one group); ``none`` removes the layers.
     """
     if kind not in ("batch", "group", "layer", "none"):
@@ -51,7 +51,7 @@ def _grouped_vectors(norm: nn.LayerNorm) -> nn.Module:
     if type(norm) is not nn.LayerNorm or len(norm.normalized_shape) != 1 or norm.normalized_shape[0] % GROUPS:
         raise MisconfigurationError(
             f"normalisation=group with {GROUPS} groups, but {norm} does not normalise an even number of values in the"
-            " last dimension: set normalisation to batch, which leaves it as it is"
+            " last dimension: set normalisation to batch, which leaves it unchanged"
         )
     return _with_parameters(_VectorGroupNorm(GROUPS, norm.normalized_shape[0], norm.eps, norm.elementwise_affine), norm)
 

@@ -22,8 +22,8 @@ class TorchvisionNet(nn.Module):
 
     Args:
         name: torchvision's name of the network: ``resnet18``, ``resnet50``, ``densenet121``, ``mobilenet_v2``, ...
-        num_classes: width of the last layer. If ``weights`` have another number of classes, the layer keeps its random
-            initialisation.
+        num_classes: width of the last layer. If ``weights`` have a different number of classes, the layer keeps its
+            random initialisation.
         cifar_stem: whether the first layers shrink images four times less, for small images. A ResNet or DenseNet then
             begins with a 3 × 3 convolution without stride and without pooling; in a MobileNetV2, the first two strides
             of 2 become 1.
@@ -117,12 +117,12 @@ def _fetch(weights: WeightsEnum) -> dict[str, Tensor]:
 def _broken(file: str | Path, error: Exception) -> MisconfigurationError:
     """Return the error for a broken file."""
     return MisconfigurationError(
-        f"{file} is not a state dict, or was cut off ({shorten(str(error), 100)}): delete it and get it again"
+        f"{file} is not a state dict, or is truncated ({shorten(str(error), 100)}): delete it and download it again"
     )
 
 
 def _with_head_of(net: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return a state in which the network's own last layer replaces one with another number of classes."""
+    """Return a state in which the network's own last layer replaces one with a different number of classes."""
     head = [name for name, layer in net.named_modules() if isinstance(layer, nn.Linear)][-1:]
     for key, own in net.state_dict().items():
         if key.rpartition(".")[0] in head and key in state and len(state[key]) != len(own):

@@ -39,11 +39,11 @@ class Band:
 
 
 def band(curve: Curve, tag: str, minus: Curve | None = None) -> Band | None:
-    """Return the mean and the deviation over those seeds that have logged the round.
+    """Return the mean and the deviation of each round, over the seeds that logged it.
 
     Args:
         curve: the runs.
-        tag: the tag to summarise. If no run has logged it, there is no band.
+        tag: the tag to summarise. If no run has logged it, the result is None.
         minus: a baseline to subtract, seed by seed if both curves have the same seeds, otherwise mean from mean.
     """
     table = _table(curve.runs, tag)
@@ -71,7 +71,7 @@ def _seeds(curve: Curve, tag: str) -> list[int | None]:
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Return the mean over those seeds that have a value; NaN if none has."""
+    """Return the mean over the seeds that have a value; NaN if none has."""
     known = ~np.isnan(values)
     sums, counts = np.where(known, values, 0.0).sum(0, keepdims=True), known.sum(0, keepdims=True)
     return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
@@ -92,7 +92,7 @@ def _table(runs: Sequence[Run], tag: str) -> tuple[np.ndarray, np.ndarray] | Non
 def group_runs(runs: Sequence[Run]) -> list[Curve]:
     """Return one curve per configuration, sorted by setting, with FedAvg first in each setting.
 
-    Runs of a comparison have the names of its suite, other runs are named after their folders.
+    Runs of a comparison have the names of its suite; other runs are named after their folders.
     """
     names = _names([run.folder for run in runs])
     groups: dict[str, list[int]] = {}
@@ -142,7 +142,7 @@ def _aggregator(curve: Curve) -> str | None:
 
 
 def differences(curves: Sequence[Curve]) -> dict[str, list[Any]]:
-    """Return the settings in which the curves differ, with one value per curve; None where a curve has no such key."""
+    """Return the settings in which the curves differ, with one value per curve; None where a curve lacks the key."""
     settings = [curve.runs[0].settings for curve in curves]
     keys = dict.fromkeys(key for one in settings for key in one)
     values = {key: [one.get(key) for one in settings] for key in keys}

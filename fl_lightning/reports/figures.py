@@ -36,7 +36,7 @@ class Stroke:
     Args:
         x: the rounds.
         y: the values.
-        colour: the number of the curve, which decides its colour and its dash.
+        colour: the number of the curve, which determines its colour and its dash.
         width: half the width of a band around the line; None draws no band.
         dash: a dash other than the curve's own, to tell two quantities of one curve apart.
         thin: whether to draw a thin line, for a figure with many of them.

@@ -25,7 +25,7 @@ def write_page(
     targets: Sequence[float],
     notes: Sequence[str] = (),
 ) -> None:
-    """Write the report of some curves.
+    """Write the report on a set of curves.
 
     Args:
         file: the page to write.
@@ -34,7 +34,7 @@ def write_page(
         results: the rows of the table, one per curve.
         metrics: the metrics to draw over the rounds. The first is compared with the baseline.
         targets: values of the first metric.
-        notes: what else the reader should know. Unfinished runs are noted in any case.
+        notes: further notes for the reader. Unfinished runs are always noted.
     """
     unfinished = [note for curve in curves for note in _unfinished(curve)]
     body = [
@@ -113,7 +113,7 @@ def _pictures(curves: Sequence[Curve]) -> str:
         data = base64.b64encode(picture).decode()
         image = f'<img alt="which client owns how many samples of which class" src="data:image/png;base64,{data}">'
         figures.append(f'<figure class="picture">{image}<figcaption>{escape(caption)}</figcaption></figure>')
-    return "<section><h2>Data of the clients</h2>\n" + "\n".join(figures) + "</section>"
+    return "<section><h2>Data per client</h2>\n" + "\n".join(figures) + "</section>"
 
 
 def _configs(curves: Sequence[Curve]) -> str:

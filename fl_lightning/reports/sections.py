@@ -1,4 +1,4 @@
-"""The sections of a report: the figures of what was logged. What was not logged is left out."""
+"""The sections of a report, with figures of everything that was logged."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ class Section:
         title: the heading.
         note: how to read the figures.
         figures: the figures, as HTML.
-        legend: pairs of a colour's number and what it stands for.
+        legend: pairs of a colour's number and the name that it stands for.
         folded: figures that are shown on demand.
     """
 
@@ -75,7 +75,7 @@ class Sections:
                 strokes = self._strokes(members, metric)
                 levels = self._targets if number == 0 else ()
                 figures += self._draw(_title(metric, setting), metric, strokes, levels=levels, percent=share)
-        notes = ["Lines are means over seeds, bands are one standard deviation."] if several else []
+        notes = ["Lines are means over seeds; bands are one standard deviation."] if several else []
         notes += ["Dotted lines are the targets."] if self._targets else []
         return self._section("Metrics over the rounds", " ".join(notes), figures)
 
@@ -125,7 +125,7 @@ class Sections:
             strokes = self._strokes(members, "norms/all/integral")
             figures += self._draw(_title("Sum of the moves, whole model", setting), "sum of norms", strokes)
         note = "Solid is the norm of the server's step. E (dashed) is the average norm of the clients' updates."
-        return self._section("How far the server moved", note, figures)
+        return self._section("How far the global model moved", note, figures)
 
     def _angles(self) -> list[Section]:
         """Draw the first run of each curve, because the clients differ between seeds."""
@@ -198,7 +198,7 @@ class Sections:
         percent: bool = False,
         limits: tuple[float, float] | None = None,
     ) -> list[str]:
-        """Return a list of one figure, or of none if there is no line to draw."""
+        """Return a list with one figure, or an empty list if there is no line to draw."""
         if not strokes:
             return []
         if scale == "log" and not any((stroke.y > 0).any() for stroke in strokes):

@@ -1,4 +1,4 @@
-"""Transforms: what happens to an update on its way to the server."""
+"""Transforms of updates on their way from a client to the server."""
 
 from fl_lightning.transforms.base import UploadTransform
 from fl_lightning.transforms.mask import BernoulliMask

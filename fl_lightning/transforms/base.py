@@ -1,4 +1,4 @@
-"""What happens to an update on its way from a client to the server."""
+"""The interface of transforms, which change updates on their way to the server."""
 
 from abc import ABC, abstractmethod
 

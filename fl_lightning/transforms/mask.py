@@ -16,10 +16,10 @@ from fl_lightning.transforms.base import UploadTransform
 
 
 class BernoulliMask(UploadTransform):
-    """A client uploads Δ ⊙ R, with one random 0/1 mask R over the parameters for the whole run, and all statistics.
+    """Uploads Δ ⊙ R, where R is a client's random 0/1 mask over the parameters, and all statistics.
 
-    The mask follows from the run's seed and the client's number, so it is neither stored nor sent. Only the kept
-    entries go over the wire.
+    The mask stays the same in all rounds. It follows from the run's seed and the client's number, so it is neither
+    stored nor sent, and only the kept entries are uploaded.
 
     Args:
         keep: P, the probability that an entry is kept. 1 changes nothing.
@@ -45,6 +45,6 @@ class BernoulliMask(UploadTransform):
         )
 
     def mask(self, size: int, seed: int, client: int) -> torch.Tensor:
-        """Return R of a client, which is true where an entry is kept."""
+        """Return a client's R, which is true where an entry is kept."""
         generator = torch.Generator().manual_seed(seed_for("mask", seed, client))
         return torch.rand(size, generator=generator) < self.keep

@@ -1,4 +1,4 @@
-"""Clients whose loss is a parabola, so that everything can be computed by hand."""
+"""Clients whose losses are parabolas, so that everything can be computed by hand."""
 
 import torch
 from pytorch_lightning import LightningModule
@@ -26,7 +26,7 @@ class Quadratic(LightningModule):
 
 
 def parabolas(count: int, samples: tuple[int, ...] | None = None) -> list[TensorDataset]:
-    """Return one data set per client, each of identical samples."""
+    """Return one data set of identical samples per client."""
     sizes = samples or (1,) * count
     return [
         TensorDataset(torch.full((size,), a, dtype=torch.float64), torch.full((size,), b, dtype=torch.float64))

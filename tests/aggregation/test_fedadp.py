@@ -70,7 +70,7 @@ def vectors(*rows, sizes=None, rates=None) -> tuple[nn.Module, list[ClientUpdate
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 @pytest.mark.parametrize("alpha", [5.0, 2.0])
-def test_rounds_of_changing_clients_agree_with_numpy(weighting, alpha, generator):
+def test_rounds_with_changing_clients_agree_with_numpy(weighting, alpha, generator):
     model, aggregator, reference = ConvNet(), FedAdp(alpha), NumpyFedAdp(alpha)
     names = trainable(model)
     for cohort in COHORTS:
@@ -101,7 +101,7 @@ def test_the_mapping_has_the_papers_values(angle, value):
     assert float(gompertz(torch.tensor(angle, dtype=torch.float64), alpha=5.0)) == pytest.approx(value, abs=5e-4)
 
 
-def test_alpha_zero_is_fedavg(generator):
+def test_an_alpha_of_zero_is_fedavg(generator):
     model = ConvNet()
     updates = random_updates(model, 5, generator)
     aggregator = FedAdp(alpha=0)
@@ -119,7 +119,7 @@ def test_a_huge_alpha_does_not_overflow():
 
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 6))
 @settings(max_examples=50, deadline=None)
-def test_weighted_cosines_are_at_least_those_of_fedavg(seed, count):
+def test_weighted_cosines_are_at_least_as_large_as_with_fedavg(seed, count):
     """Theorem 2, with the angles of one round."""
     model = ConvNet()
     updates = random_updates(model, count, np.random.default_rng(seed))
@@ -220,11 +220,11 @@ def test_the_logged_angle_is_the_mean_of_this_round_alone():
 def test_the_divergence_is_in_units_of_the_mean_learning_rate(rates, eta):
     model, updates = vectors([3, 0], [0, 4], rates=rates)
     metrics = FedAdp().aggregate(model, updates).metrics
-    assert metrics["fedadp/divergence"] == pytest.approx(2.5 / eta)  # both are half the hypotenuse away
+    assert metrics["fedadp/divergence"] == pytest.approx(2.5 / eta)  # both are half the hypotenuse from the mean
 
 
 @pytest.mark.parametrize("in_folder", [False, True])
-def test_a_resumed_aggregator_equals_an_undisturbed_one(in_folder, generator, tmp_path):
+def test_a_resumed_aggregator_continues_like_an_uninterrupted_one(in_folder, generator, tmp_path):
     model = ConvNet()
     rounds = [updates_of(model, cohort, generator) for cohort in COHORTS]
     undisturbed = FedAdp()

@@ -13,7 +13,7 @@ from tests.toys import ConvNet, identical, random_state, random_updates
 
 
 class GatheredMean(GatheredAggregator):
-    """Computes the same average from all updates at once."""
+    """The same average, computed from all updates at once."""
 
     def finish_round(self) -> Aggregate:
         return Aggregate(self.result(self.mean))

@@ -98,7 +98,7 @@ def test_n_never_exceeds_e(seed, count):
 
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=25, deadline=None)
-def test_gamma_zero_and_beta_n_over_e_is_fedavg(seed):
+def test_a_gamma_of_zero_and_a_beta_of_n_over_e_is_fedavg(seed):
     generator = np.random.default_rng(seed)
     model = ConvNet()
     updates = random_updates(model, 4, generator)

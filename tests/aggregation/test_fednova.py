@@ -47,7 +47,7 @@ def test_a_run_follows_the_papers_rule(momentum, count):
     assert federated.module.w.item() == pytest.approx(papers_rule(cohorts, 2, 0.01, momentum), rel=1e-9)
 
 
-def test_clients_with_equally_many_steps_are_averaged():
+def test_clients_with_the_same_number_of_steps_are_averaged():
     def solve(aggregator) -> float:
         server = FederatedServer(aggregator, client=LocalTraining(epochs=3, callbacks=[LearningRateDecay(0.9)]))
         federated, _ = federate(Quadratic(), parabolas(5), server=server, rounds=4)

@@ -1,4 +1,4 @@
-"""FedNS and FedAvg+lastFC against their equations in NumPy, node by node, and in the cases that these leave open."""
+"""FedNS and FedAvg+lastFC against their equations in NumPy, node by node, and in the cases left open by the paper."""
 
 from dataclasses import replace
 
@@ -153,7 +153,7 @@ def test_a_single_client_with_one_sample_is_served_unchanged(aggregator, generat
 
 
 @BOTH
-def test_a_class_that_one_client_holds_takes_its_unit_of_the_head_from_that_client(aggregator, generator):
+def test_the_head_unit_of_a_class_that_one_client_holds_comes_from_that_client(aggregator, generator):
     model = ConvNet()
     updates = random_updates(model, 4, generator)
     for update in updates:
@@ -176,8 +176,8 @@ def test_a_class_that_nobody_holds_is_averaged_by_samples(aggregator, generator)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
-def test_nobody_is_left_out_among_up_to_five_clients(count):
-    """The farthest of m clients is at most √(m - 1) σ away: with 5 clients 2 σ, which is inside."""
+def test_no_client_is_left_out_among_five_or_fewer(count):
+    """The farthest of m clients is at most √(m - 1) σ away. With 5 clients this is 2 σ, which is inside."""
     model, updates = hidden_clients(*[[0, 2]] * (count - 1), [0, 2000])  # variances 1, ..., 1, 10⁶
     state = FedNS().aggregate(model, updates).state
     total = count - 1 + 1e6
@@ -208,14 +208,14 @@ def test_an_outlier_in_one_node_counts_in_the_others(generator):
     assert not np.isclose(weight[1], without_it[1], rtol=1e-5).any()
 
 
-def test_a_client_weighs_by_the_variance_of_its_update():
+def test_a_client_is_weighted_by_the_variance_of_its_update():
     model, updates = hidden_clients([0, 2], [0, 4])  # variances 1 and 4
     state = FedNS().aggregate(model, updates).state
     assert state["0.weight"][0].tolist() == pytest.approx([0, 0.2 * 2 + 0.8 * 4])
     assert state["0.bias"].item() == pytest.approx(0.8)
 
 
-def test_a_client_that_did_not_move_a_node_weighs_nothing_in_it():
+def test_a_client_that_did_not_move_a_node_has_no_weight_in_it():
     model, updates = hidden_clients([0, 0], [0, 4])
     assert FedNS().aggregate(model, updates).state["0.weight"][0].tolist() == [0, 4]
 
@@ -244,7 +244,7 @@ def test_a_node_that_only_an_outlier_moved_is_averaged_by_samples():
 
 
 class Everything(nn.Module):
-    """Layers of every kind: depthwise, one- and three-dimensional and transposed convolutions, and a frozen weight."""
+    """Has depthwise, one- and three-dimensional and transposed convolutions, and a frozen weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -351,7 +351,7 @@ def test_more_classes_than_the_head_has_outputs_are_refused(aggregator, generato
     model = ConvNet()
     model.head = nn.Linear(5, 3)
     updates = random_updates(model, 2, generator)
-    with pytest.raises(MisconfigurationError, match="client 0 counts 4 classes, but the head has 3 outputs: set"):
+    with pytest.raises(MisconfigurationError, match="client 0 has 4 classes, but the head has 3 outputs: set"):
         aggregator().aggregate(model, updates)
 
 

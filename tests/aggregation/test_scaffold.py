@@ -1,4 +1,4 @@
-"""SCAFFOLD against NumPy, and on two quadratics that FedAvg misses."""
+"""SCAFFOLD against NumPy, and on two quadratics whose optimum FedAvg misses."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def solve(aggregator, rounds=25, epochs=10, callbacks=None, **options) -> float:
 
 
 def option_two(rounds: int, epochs: int, lr: float, momentum: float, decay: float) -> float:
-    """Algorithm 1 on the parabolas; (w_t - w_k) is divided by Σ_s Σ_{t≥s} η μ^{t-s}, which is steps · η for μ = 0."""
+    """Run algorithm 1 on the parabolas; (w_t - w_k) is divided by Σ_s Σ_{t≥s} η μ^{t-s}, or steps · η for μ = 0."""
     w, c, own = 0.0, 0.0, [0.0, 0.0]
     for number in range(rounds):
         eta, trained, changes = lr * decay**number, [], []
@@ -91,7 +91,7 @@ def test_the_clients_half_sends_what_the_formula_says():
     assert len(sent) == 4
 
 
-def test_control_variates_travel_both_ways():
+def test_control_variates_are_sent_in_both_directions():
     _, trainer = federate(server=FederatedServer(Scaffold()), rounds=1)
     size = sum(value.nbytes for value in Net().state_dict().values())
     assert trainer.callback_metrics["bytes/up"] == trainer.callback_metrics["bytes/down"] == 2 * 4 * size
@@ -123,15 +123,15 @@ class Manual(Net):
             ),
             "one parameter group",
         ),
-        (Manual, "manual optimization in Manual hides"),
+        (Manual, "manual optimization in Manual prevents"),
     ],
 )
-def test_what_it_cannot_correct_is_refused_before_training(module, message):
+def test_an_optimiser_that_it_cannot_correct_is_refused_before_training(module, message):
     with pytest.raises(MisconfigurationError, match=message):
         federate(module(), server=FederatedServer(Scaffold()), rounds=1)
 
 
-def test_an_update_of_four_arguments_is_enough(generator):
+def test_an_update_with_four_arguments_is_enough(generator):
     model = ConvNet()
     update = random_updates(model, 1, generator)[0]
     bare = ClientUpdate(update.client, update.state, update.num_samples, update.class_counts)

@@ -1,4 +1,4 @@
-"""The clients' callbacks and aggregators with a client's half: proximal terms, schedules, FedBN, evaluation."""
+"""Client callbacks, and aggregators with a client's half: proximal terms, schedules, FedBN and evaluation."""
 
 import math
 from typing import ClassVar
@@ -32,7 +32,7 @@ def run(aggregator=None, callbacks=None, epochs=1, **options):
     return dict(federated.state_dict()), keep
 
 
-def test_mu_zero_is_fedavg_bit_for_bit():
+def test_a_mu_of_zero_is_fedavg_bit_for_bit():
     average, _ = run()
     assert identical(run(FedProx(mu=0.0))[0], average)
     assert identical(run(callbacks=[ProximalTerm(0.0)])[0], average)
@@ -61,7 +61,7 @@ def test_the_proximal_term_equals_the_papers_term_in_the_loss():
         torch.testing.assert_close(got[name], expected[name], rtol=1e-5, atol=1e-6)
 
 
-def test_a_strong_proximal_term_holds_clients_back():
+def test_a_strong_proximal_term_keeps_clients_close():
     def distance(keep):
         return sum(
             ((update.state[name] - start) ** 2).sum().item()
@@ -169,7 +169,7 @@ def test_every_client_is_evaluated_with_its_own_model():
     assert metrics["clients/val_accuracy_std"] == pytest.approx(np.std(accuracies), abs=1e-6)
 
 
-def test_a_module_that_logs_metric_objects_is_evaluated_per_client_and_fitted_twice():
+def test_a_module_that_logs_metric_objects_can_be_evaluated_per_client_and_fitted_twice():
     from fl_lightning.models import Classifier, FullyConnected
 
     module = Classifier(FullyConnected(6, (5,), 4), num_classes=4)

@@ -1,4 +1,4 @@
-"""One value per client as curves, for few and for many clients."""
+"""Curves of one value per client, for few and for many clients."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the diagnostics log in a run: against NumPy, with every algorithm, on two processes, after a resume."""
+"""The values that diagnostics log: compared with NumPy, with every algorithm, on two processes, after a resume."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ def test_norms_of_a_run_agree_with_numpy(aggregator, tmp_path):
         assert only(row, "norms/") == pytest.approx(tagged, rel=1e-5)
 
 
-def test_a_client_of_fedbn_is_measured_from_its_own_layers(tmp_path):
+def test_a_client_of_fedbn_is_measured_relative_to_its_own_layers(tmp_path):
     rows, keep, _ = run(tmp_path, aggregator=FedBN())
     names = [name for name, layer in Net(batch_norm=True).named_modules() if isinstance(layer, torch.nn.BatchNorm1d)]
     keys = [f"{name}.{part}" for name in names for part in ("weight", "bias")]
@@ -90,13 +90,13 @@ class Scheduled(Net):
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.1)]
 
 
-def test_the_learning_rate_of_a_client_is_that_of_its_last_step(tmp_path):
+def test_a_client_reports_the_learning_rate_of_its_last_step(tmp_path):
     _, keep, _ = run(tmp_path, module=Scheduled(batch_norm=True), rounds=1)
     assert {update.learning_rate for update, _ in keep.updates[0]} == {0.1}
 
 
 @pytest.mark.parametrize("samples", ["validation", "own"])
-def test_two_processes_with_uneven_shares_evaluate_clients_like_one(samples, tmp_path):
+def test_two_processes_with_uneven_shares_evaluate_clients_as_one_does(samples, tmp_path):
     def evaluated(name: str, **options):
         torch.manual_seed(0)
         module = Classifier(FullyConnected(6, (5,), 4), num_classes=4)
@@ -112,7 +112,7 @@ def test_two_processes_with_uneven_shares_evaluate_clients_like_one(samples, tmp
         assert first == pytest.approx(second, rel=1e-5, abs=1e-7)
 
 
-def test_the_angles_of_a_fedadp_run_are_those_that_it_weights_clients_by(tmp_path):
+def test_the_logged_angles_of_a_fedadp_run_are_the_ones_it_weights_clients_by(tmp_path):
     server = FederatedServer(FedAdp(alpha=3))
     rows, keep, _ = run(tmp_path, server=server)
     aggregator, last = server.aggregator, rows[2]
@@ -151,7 +151,7 @@ def test_the_served_model_is_compared_with_the_reference(tmp_path):
     assert rows[2]["divergence/parameters"] > 0
 
 
-def test_gammas_of_feddna_are_logged_by_client(tmp_path):
+def test_the_gammas_of_feddna_are_logged_per_client(tmp_path):
     server = FederatedServer(FedDNA(steps=5))
     rows, _, _ = run(tmp_path, server=server, callbacks=[DivergenceDiagnostics()])
     expected = {f"feddna/gamma_client_{client:03d}": gamma for client, gamma in server.aggregator.gammas.items()}
@@ -191,7 +191,7 @@ def test_diagnostics_work_with_every_algorithm_and_do_not_disturb_it(algorithm, 
 
 
 @pytest.mark.parametrize("count", [5, 1])
-def test_two_processes_log_what_one_logs(count, tmp_path):
+def test_two_processes_log_the_same_values_as_one(count, tmp_path):
     options = {"aggregator": NormNorm(beta=1.0), "selection": RandomClients(count=count)}
     one, _, _ = run(tmp_path, "one", devices=1, **options)
     two, _, _ = run(tmp_path, "two", strategy="ddp_fork", devices=2, **options)
@@ -199,7 +199,7 @@ def test_two_processes_log_what_one_logs(count, tmp_path):
         assert two[round_] == pytest.approx(row, rel=1e-4, abs=1e-5)
 
 
-def test_a_stopped_and_resumed_run_logs_what_an_undisturbed_run_logs(tmp_path):
+def test_a_stopped_and_resumed_run_logs_the_same_values_as_an_uninterrupted_one(tmp_path):
     whole, _, _ = run(tmp_path, "whole", rounds=4)
     _, _, trainer = run(tmp_path, "begun", rounds=2)
     trainer.save_checkpoint(tmp_path / "begun.ckpt")
@@ -214,7 +214,7 @@ def test_a_second_fit_from_the_start_forgets_the_first(tmp_path):
     assert first == second
 
 
-def test_clients_own_samples_show_whom_the_model_serves_badly(tmp_path):
+def test_the_clients_own_samples_show_which_clients_the_model_serves_badly(tmp_path):
     rows, keep, trainer = run(tmp_path, callbacks=[ClientEvaluation(samples="own")], rounds=1)
     module = Net(batch_norm=True).eval()
     module.load_state_dict(keep.ends[0])
@@ -304,5 +304,5 @@ def test_a_reference_of_another_model_is_refused_before_training(tmp_path):
             raise AssertionError("trained")
 
     assert isinstance(Untrained(), LightningModule)
-    with pytest.raises(MisconfigurationError, match="the reference is another model"):
+    with pytest.raises(MisconfigurationError, match="the reference is a different model"):
         federate(Untrained(), callbacks=[DivergenceDiagnostics(reference=str(tmp_path / "other.ckpt"))])

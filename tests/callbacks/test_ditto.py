@@ -46,7 +46,7 @@ def test_a_run_follows_the_papers_algorithm(count, lam):
 
 
 @pytest.mark.parametrize("aggregator", [FedAvg, Scaffold])
-def test_the_global_model_equals_that_of_a_run_without_ditto(aggregator):
+def test_the_global_model_is_the_same_as_without_ditto(aggregator):
     def run(callbacks):
         torch.manual_seed(0)
         client = LocalTraining(epochs=2, callbacks=callbacks)

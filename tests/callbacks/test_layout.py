@@ -1,4 +1,4 @@
-"""What TensorBoard gets besides the curves: how to arrange them, and how the run is set up."""
+"""TensorBoard gets a layout for the curves, and a description of how the run is set up."""
 
 import re
 
@@ -50,7 +50,7 @@ def run(tmp_path_factory):
 
 
 def charts(run) -> dict[str, dict[str, list[str]]]:
-    """Return what the Custom Scalars tab reads: the tags of each chart, by category."""
+    """Return the tags of each chart in the Custom Scalars tab, by category."""
     events = EventAccumulator(str(run))
     events.Reload()
     (event,) = events.Tensors("custom_scalars__config__")
@@ -96,7 +96,7 @@ def test_no_chart_is_empty(run):
     assert empty == set()
 
 
-def test_feddna_and_a_reference_have_charts_of_their_own(tmp_path):
+def test_feddna_and_a_reference_have_their_own_charts(tmp_path):
     torch.save(Net(batch_norm=True).state_dict(), tmp_path / "reference.ckpt")
     federate(
         Net(batch_norm=True),
@@ -140,7 +140,7 @@ def hparams(run, tag: str):
     return plugin_data_pb2.HParamsPluginData.FromString(content)
 
 
-def test_the_hparams_tab_knows_how_the_run_is_set_up(run):
+def test_the_hparams_tab_shows_how_the_run_is_set_up(run):
     fields = hparams(run, "_hparams_/session_start_info").session_start_info.hparams
     values = {name: value.string_value or value.number_value for name, value in fields.items()}
     partition = values.pop("partition")
@@ -184,7 +184,7 @@ def test_objects_made_by_the_command_line_are_shown_as_class_and_arguments(tmp_p
     }
 
 
-def test_the_hparams_tab_knows_the_final_metrics_of_the_run(run):
+def test_the_hparams_tab_shows_the_final_metrics_of_the_run(run):
     infos = hparams(run, "_hparams_/experiment").experiment.metric_infos
     assert {info.name.tag for info in infos} == {"val_loss", "val_accuracy", "train/loss"}
     assert "hp_metric" not in scalars(run)

@@ -1,4 +1,4 @@
-"""Which logged values are the module's own."""
+"""Only values that the module itself logs count as its metrics."""
 
 import torch
 from pytorch_lightning.loggers import TensorBoardLogger
@@ -25,7 +25,7 @@ class Watch(RoundCallback):
 
 
 class Odd(Net):
-    """A user's module whose validation metrics have names that nobody foresaw."""
+    """A user's module whose validation metrics have unusual names."""
 
     def validation_step(self, batch, batch_idx):
         super().validation_step(batch, batch_idx)

@@ -72,7 +72,7 @@ def server_step(optimizer, rounds=1):
     return keep
 
 
-def test_server_adam_is_fedadam():
+def test_adam_on_the_server_is_fedadam():
     keep = server_step(lambda params: torch.optim.Adam(params, lr=0.01), rounds=2)
     reference = {name: value.clone().requires_grad_() for name, value in keep.starts[0].items()}
     optimizer = torch.optim.Adam(reference.values(), lr=0.01)
@@ -86,7 +86,7 @@ def test_server_adam_is_fedadam():
             torch.testing.assert_close(keep.ends[round_][name], value.detach(), rtol=1e-4, atol=1e-6)
 
 
-def test_server_sgd_with_learning_rate_one_half_moves_half_way():
+def test_sgd_on_the_server_with_learning_rate_one_half_moves_half_way():
     keep = server_step(lambda params: torch.optim.SGD(params, lr=0.5))
     exact = server_step(None)
     for name, start in keep.starts[0].items():
@@ -191,7 +191,7 @@ def test_the_progress_bar_counts_clients(capsys):
     assert "Epoch" not in printed
 
 
-def test_random_numbers_in_validation_depend_on_the_round_alone():
+def test_random_numbers_in_validation_depend_only_on_the_round():
     drawn = {}
 
     class Draws(Callback):
@@ -223,7 +223,7 @@ def test_a_strategy_that_shards_the_model_is_refused():
         check_flags(SimpleNamespace(strategy=sharded))
 
 
-def test_sixteen_bit_on_the_server_is_refused():
+def test_sixteen_bit_precision_on_the_server_is_refused():
     server = FederatedServer()
     trainer = quiet_trainer(callbacks=[server], max_epochs=1)
     trainer.strategy.precision_plugin.precision = "16-mixed"
@@ -268,7 +268,7 @@ def test_resuming_into_another_federation_is_refused(tmp_path, changes, message)
         federate(rounds=2, ckpt_path=tmp_path / "run.ckpt", **changes)
 
 
-def test_a_server_that_is_reused_remembers_nothing():
+def test_a_server_that_is_reused_remembers_nothing_from_its_first_run():
     first, second = Keep(), Keep()
     server = FederatedServer(TwoModels())
     torch.manual_seed(0)
@@ -289,8 +289,8 @@ def test_resuming_with_another_server_optimiser_is_refused(tmp_path):
         federate(rounds=2, ckpt_path=tmp_path / "run.ckpt")
 
 
-def test_a_checkpoint_is_replaced_in_one_step(tmp_path, monkeypatch):
-    """A kill while the next checkpoint is written leaves the last one intact."""
+def test_a_checkpoint_is_replaced_atomically(tmp_path, monkeypatch):
+    """If the run is killed while it writes a checkpoint, the last one stays intact."""
     federate(rounds=1, enable_checkpointing=True, default_root_dir=tmp_path)
     last = tmp_path / "checkpoints" / "last.ckpt"
     before = last.read_bytes()

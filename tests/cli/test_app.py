@@ -9,7 +9,7 @@ from tests.runs import REPOSITORY
 from tests.toys import Net
 
 
-def test_a_run_leaves_logs_config_and_checkpoint_and_prints_where(run, tmp_path):
+def test_a_run_leaves_logs_config_and_checkpoint_and_prints_where_they_are(run, tmp_path):
     code, out, _ = run("fit", "--config", "run.yaml")
     folder = tmp_path / "runs" / "run" / "version_0"
     assert code == 0
@@ -72,12 +72,12 @@ def test_a_run_that_is_resumed_with_other_settings_saves_them(run, tmp_path):
     assert yaml.safe_load((folder / "config.yaml").read_text())["client"]["epochs"] == 2
 
 
-def test_evaluating_without_a_checkpoint_is_warned_about(run):
+def test_evaluating_without_a_checkpoint_causes_a_warning(run):
     with pytest.warns(UserWarning, match="validate evaluates an untrained model: set --ckpt_path"):
         run("validate", "--config", "run.yaml")
 
 
-def test_configs_compose_and_the_command_line_has_the_last_word(run, tmp_path):
+def test_later_configs_override_earlier_ones_and_the_command_line_overrides_all(run, tmp_path):
     (tmp_path / "overlay.yaml").write_text(
         yaml.safe_dump(
             {
@@ -103,7 +103,7 @@ def test_configs_compose_and_the_command_line_has_the_last_word(run, tmp_path):
     assert not {"max_epochs", "logger", "accelerator"} & config["client"].keys()
 
 
-def test_a_server_optimiser_is_any_torch_optimiser(run):
+def test_any_torch_optimiser_can_be_the_server_optimiser(run):
     code, out, err = run("fit", "--config", "run.yaml", "--server.optimizer", "Adagrad", "--server.optimizer.lr", 0.01)
     assert code == 0, err
     assert "FedAvg with Adagrad" in out
@@ -146,7 +146,7 @@ def test_help_is_complete(run):
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
     ],
 )
-def test_a_mistake_gets_one_line_and_leaves_nothing_behind(run, tmp_path, arguments, message):
+def test_a_mistake_is_reported_in_one_line_and_leaves_nothing_behind(run, tmp_path, arguments, message):
     code, _, err = run("fit", "--config", "run.yaml", *arguments)
     lines = [line for line in err.splitlines() if line.startswith("error: ")]
     assert code == 2
@@ -182,7 +182,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(run, tmp_path):
     [
         (
             ["--model.hidden", 5],
-            "another model: layers.0.weight is of shape (8, 6) there and of shape (5, 6)",
+            "different model: layers.0.weight is of shape (8, 6) there and of shape (5, 6)",
         ),
         (["--seed_everything", 9], "a run with seed=3, but this one has seed=9"),
     ],

@@ -20,7 +20,7 @@ from tests.runs import REPOSITORY, scalars, write_config
 
 
 class Parsed(ParseOnly, FederatedCLI):
-    """A command line that is parsed and not run."""
+    """A command line that is parsed but not run."""
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_an_interrupted_suite_resumes_and_a_finished_one_is_not_run_again(compar
         patch.setattr(jobs, "time", SimpleNamespace(sleep=interrupt, monotonic=time.monotonic))
         code, _, err = compare()
     assert code == 130
-    assert "Interrupted: 0 of 2 runs have finished; the same command continues the others.\n" in err
+    assert "Interrupted: 0 of 2 runs have finished; run the same command again to continue.\n" in err
 
     code, out, err = compare("--jobs", "2")
     assert code == 0, err
@@ -100,7 +100,7 @@ def test_an_interrupted_suite_resumes_and_a_finished_one_is_not_run_again(compar
     assert "2 of 2 runs have already finished" in out
     assert [(folder / "fit.log").read_bytes() for folder in (first, second)] == logs
 
-    # the same folders, another experiment
+    # the same folders, but another experiment
     code, _, err = compare(rows={"FedAvg": [{"client": {"epochs": 7}}]})
     assert code == 2
     fix = "remove that folder, or choose another --output"
@@ -131,7 +131,7 @@ def test_a_task_runs_and_resumes_in_its_folder_and_is_recognised(write_suite, tm
         ({"rows": {"A": ["nowhere.yaml"]}}, "rows.A: nowhere.yaml: there is no such file"),
     ],
 )
-def test_a_mistake_in_any_run_is_found_before_one_is_started(compare, tmp_path, changes, message):
+def test_a_mistake_in_any_run_is_found_before_the_first_run_starts(compare, tmp_path, changes, message):
     code, _, err = compare(**changes)
     assert code == 2
     assert err.startswith("error: ")
@@ -150,7 +150,7 @@ def test_a_run_of_another_command_is_left_alone(compare, tmp_path):
     (folder / "config.yaml").write_text("{}")
     code, _, err = compare(rows={"A": []})
     assert code == 2
-    assert f"{folder} holds a run of another command: choose another --output" in err
+    assert f"{folder} has a run that compare did not start: choose another --output" in err
 
 
 def test_an_option_that_is_newer_than_a_run_is_a_difference_only_if_it_is_set(write_suite, tmp_path):
@@ -168,7 +168,7 @@ def test_an_option_that_is_newer_than_a_run_is_a_difference_only_if_it_is_set(wr
                 plan(suite, tmp_path / "out")
 
 
-def test_to_check_a_suite_makes_no_object_and_leaves_the_seed_alone(write_suite, tmp_path):
+def test_checking_a_suite_creates_no_object_and_leaves_the_seed_alone(write_suite, tmp_path):
     unaffordable = {"model": {"class_path": "tests.cli.toys.Unaffordable"}}
     torch.manual_seed(5)
     assert plan(load_suite(write_suite(rows={"A": [unaffordable]})), tmp_path / "out")
@@ -179,7 +179,7 @@ def _without(section, key):
     return {name: value for name, value in section.items() if name != key}
 
 
-def test_other_options_go_to_every_run(write_suite, compare, tmp_path):
+def test_other_options_are_passed_to_every_run(write_suite, compare, tmp_path):
     suite = load_suite(write_suite())
     tasks = plan(suite, tmp_path / "out", ["--trainer.max_epochs", "5"])
     assert [task.rounds for task in tasks] == [5, 5]
@@ -188,7 +188,7 @@ def test_other_options_go_to_every_run(write_suite, compare, tmp_path):
     assert err == "error: FedAvg: unrecognized arguments: --sedes 3\n"
 
 
-def test_a_metric_that_no_run_logged_is_noted_with_those_of_the_validation(tmp_path):
+def test_a_metric_that_no_run_logged_is_noted_with_the_validation_metrics(tmp_path):
     cell = Cell("FedAvg", "IID", ())
     task = Task(cell, 1, RunFolder(tmp_path / "seed_1"), (), rounds=1)
     write_run(task.folder.path, [0.5], fedfoo__x=[1.0])

@@ -15,7 +15,7 @@ def test_help_lists_all_commands(run):
 
 
 @pytest.mark.parametrize("command", ["compare", "report"])
-def test_other_commands_get_their_arguments_and_their_mistakes_one_line(run, monkeypatch, command):
+def test_other_commands_get_their_arguments_and_report_a_mistake_in_one_line(run, monkeypatch, command):
     seen = []
     monkeypatch.setitem(sys.modules, f"fl_lightning.cli.{command}", SimpleNamespace(main=seen.append))
     assert run(command, "suite.yaml", "--jobs", 2)[0] == 0

@@ -2,7 +2,7 @@ import pytest
 from matplotlib.image import imread
 
 
-def test_the_command_prints_a_table_draws_a_picture_and_makes_neither_model_nor_trainer_nor_run(run, tmp_path):
+def test_the_command_prints_a_table_draws_a_picture_and_creates_no_model_trainer_or_run(run, tmp_path):
     before = sorted(tmp_path.iterdir())
     needless = ["--model", "tests.cli.toys.Unaffordable", "--trainer.accelerator", "cuda"]
     code, out, err = run("partition", "--config", "run.yaml", *needless, "--output", "owners.png")
@@ -14,7 +14,7 @@ def test_the_command_prints_a_table_draws_a_picture_and_makes_neither_model_nor_
     assert imread(tmp_path / "owners.png").shape[:2] == (900, 1500)
 
 
-def test_the_command_shows_the_partition_of_a_run_by_its_own_config(run, tmp_path):
+def test_the_command_shows_the_partition_of_a_run_from_its_own_config(run, tmp_path):
     code, _, err = run("fit", "--config", "run.yaml")
     assert code == 0, err
     run_folder = tmp_path / "runs" / "run" / "version_0"
@@ -46,13 +46,13 @@ def test_the_command_shows_the_partition_of_a_run_by_its_own_config(run, tmp_pat
         ),
     ],
 )
-def test_a_mistake_gets_one_line(run, tmp_path, arguments, message):
+def test_a_mistake_is_reported_in_one_line(run, tmp_path, arguments, message):
     code, _, err = run("partition", "--config", "run.yaml", *arguments)
     assert code == 2
     assert [message in line for line in err.splitlines() if line.startswith("error: ")] == [True]
 
 
-def test_help_of_the_command_is_complete(run):
+def test_the_help_of_the_command_is_complete(run):
     code, out, _ = run("partition", "--help")
     assert code == 0
     for option in ("--config", "--output", "--data.partition", "--seed_everything"):

@@ -40,7 +40,7 @@ def test_one_page_shows_all_runs_of_a_folder(report, tmp_path):
         (["train/loss"], "train/loss"),
     ],
 )
-def test_the_metric_is_the_validation_accuracy_or_what_comes_closest(report, tmp_path, logged, shown):
+def test_the_default_metric_is_the_validation_accuracy_or_the_closest_to_it(report, tmp_path, logged, shown):
     first, *more = logged
     write_run(tmp_path / "run", [0.5], metric=first, **{tag.replace("/", "__"): [0.5] for tag in more})
     assert report("run")[0] == 0
@@ -71,7 +71,7 @@ def test_folders_that_are_not_runs_are_noted(report, tmp_path):
         (["run", "--output", "empty"], "output=empty is a folder: set --output to a file in it"),
     ],
 )
-def test_a_mistake_gets_one_line(report, tmp_path, arguments, message):
+def test_a_mistake_is_reported_in_one_line(report, tmp_path, arguments, message):
     write_run(tmp_path / "run", [0.5])
     (tmp_path / "empty").mkdir()
     code, _, err = report(*arguments)
@@ -86,7 +86,7 @@ def test_a_page_is_not_written_into_a_missing_folder(tmp_path, capsys):
     assert f"the folder {tmp_path / 'nowhere'} does not exist, create it first" in capsys.readouterr().err
 
 
-def test_the_metric_is_one_that_the_module_logged_in_validation(report, tmp_path):
+def test_the_default_metric_is_one_that_the_module_logged_in_validation(report, tmp_path):
     write_run(tmp_path / "run", [0.5], metric="fedfoo/accuracy", my_score=[0.25])
     list_metrics(tmp_path / "run", ["my_score", "train/loss"])
     assert report("run")[0] == 0

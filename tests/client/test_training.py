@@ -16,7 +16,7 @@ from tests.toys import Blobs, Net, blobs, federate, identical
 
 
 class Leaky(Net):
-    """Keeps Python state that changes how it trains, as real modules do by accident."""
+    """Keeps Python state that changes how it trains, as real modules sometimes do by accident."""
 
     def __init__(self) -> None:
         super().__init__(batch_norm=True, dropout=0.4, momentum=0.9)
@@ -70,7 +70,7 @@ def test_the_global_generators_are_left_as_they_were():
     assert random.random() == expected[2]
 
 
-def test_an_update_says_how_it_came_about():
+def test_an_update_reports_its_samples_steps_learning_rate_bytes_and_loss():
     training, round_ = prepared(epochs=3, batch_size=7)
     update = next(training.train_cohort([2], round_))
     assert update.client == 2
@@ -170,7 +170,7 @@ def test_a_scheduler_that_monitors_validation_is_refused_before_it_trains():
         next(training.train_cohort([0], round_))
 
 
-def test_batch_norm_meets_no_batch_of_one():
+def test_batch_norm_never_gets_a_batch_of_one():
     training, round_ = prepared(Net(batch_norm=True), source=Blobs(36, batch_size=4), partition=IID(4))  # 9 = 4 + 5
     assert next(training.train_cohort([0], round_)).num_steps == 2
 
@@ -184,7 +184,7 @@ def test_batch_norm_meets_no_batch_of_one():
         (lambda: prepared(Net(batch_norm=True), source=[blobs(1), blobs(9)], partition=False), "client 0 has a single"),
     ],
 )
-def test_what_cannot_train_is_refused(make, message):
+def test_a_client_that_cannot_train_is_refused(make, message):
     with pytest.raises(MisconfigurationError, match=message):
         make()
 
@@ -202,7 +202,7 @@ def test_flags_that_a_client_cannot_have_are_refused_at_once(flags, message):
         LocalTraining(**flags)
 
 
-def test_freezing_a_parameter_does_not_pass_to_the_next_client():
+def test_freezing_a_parameter_does_not_affect_the_next_client():
     class Freezes(Net):
         def on_train_end(self):
             self.layers[0].weight.requires_grad_(False)
@@ -248,7 +248,7 @@ def test_a_client_does_not_copy_what_its_optimiser_refers_to():
             raise AssertionError("copied")
 
     class Configured(Net):
-        """As the command line makes it: the optimiser is a partial that leads to everything else."""
+        """A module as the command line makes it: its optimiser is a partial that refers to everything else."""
 
         def __init__(self) -> None:
             super().__init__()

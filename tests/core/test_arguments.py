@@ -1,4 +1,4 @@
-"""What an object was made with can be read back from it: HParams and partitions show it."""
+"""Constructor arguments can be read back from an object, because HParams and partitions show them."""
 
 import inspect
 
@@ -14,7 +14,7 @@ from fl_lightning.core.arguments import changed_arguments, kept_arguments
 from fl_lightning.data import Partition, Selection
 from fl_lightning.transforms import UploadTransform
 
-#: arguments that have no default
+#: values for arguments that have no default
 GIVEN = {"mu": 0.1, "beta": 0.7, "gamma": 0.8, "keep": 0.6, "factor": 0.9, "num_clients": 4, "classes": 2, "alpha": 0.3}
 OWN = {
     "MixedNodes": {"classes": [1, "iid"], "samples_per_node": 5},
@@ -34,7 +34,7 @@ def classes() -> list[type]:
     bases = (Aggregator, Partition, Selection, UploadTransform, fl_lightning.callbacks.ClientCallback)
     bases += (fl_lightning.callbacks.RoundCallback, fl_lightning.callbacks.FederatedServer)
     wanted = [item for item in found if inspect.isclass(item) and issubclass(item, bases)]
-    wanted.remove(fl_lightning.callbacks.RoundProgressBar)  # its arguments are those of Lightning's own bar
+    wanted.remove(fl_lightning.callbacks.RoundProgressBar)  # it has the arguments of Lightning's own bar
     return sorted((item for item in wanted if not inspect.isabstract(item)), key=lambda item: item.__name__)
 
 
@@ -52,6 +52,6 @@ def test_every_argument_is_kept_under_its_name(kind):
     assert {name: getattr(instance, name) for name in arguments} == arguments
 
 
-def test_arguments_that_are_the_defaults_are_not_among_the_changed_ones():
+def test_arguments_equal_to_their_defaults_are_not_listed_as_changed():
     assert changed_arguments(LocalTraining(epochs=3)) == {"epochs": 3, "callbacks": []}
     assert changed_arguments(FedProx(0.1)) == {"mu": 0.1}

@@ -12,7 +12,7 @@ def draws() -> tuple[float, float, float]:
     return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
-def test_generators_continue_as_if_nothing_had_been_drawn():
+def test_preserved_generators_continue_as_if_nothing_had_been_drawn():
     seed_global_generators(5)
     draws()
     expected = draws(), draws()

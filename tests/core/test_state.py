@@ -7,7 +7,7 @@ from fl_lightning.core.state import StateLayout
 from tests.toys import ConvNet, identical, random_state
 
 
-def test_parts_of_a_state_are_told_apart():
+def test_the_parts_of_a_state_are_distinguished():
     layout = StateLayout(ConvNet())
     assert layout.parameters == [
         *("conv.weight", "conv.bias", "norm.weight", "norm.bias"),

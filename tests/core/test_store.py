@@ -14,7 +14,7 @@ def store(request, tmp_path):
     return ClientStore(tmp_path / "clients" if request.param == "folder" else None)
 
 
-def test_what_is_put_is_got_and_nothing_is_known_of_others(store):
+def test_the_last_stored_entry_is_returned_and_other_clients_have_none(store):
     store.put("Writer", 3, {"a": torch.arange(3.0)})
     store.put("Writer", 1, {"a": torch.zeros(1)})
     store.put("Writer", 3, {"a": torch.ones(2), "b": torch.tensor(5)})
@@ -48,13 +48,13 @@ def test_a_killed_round_is_forgotten(store, tmp_path):
     assert resumed.get("Writer", 3)["a"] == 5.0
 
 
-def test_the_checkpoint_is_of_plain_types(store, tmp_path):
+def test_the_checkpoint_contains_only_plain_types(store, tmp_path):
     store.put("Writer", 3, {"a": torch.tensor(1.0)})
     torch.save(store.state_dict(), tmp_path / "state.pt")
     assert torch.load(tmp_path / "state.pt", weights_only=True).keys() == {"entries", "versions"}
 
 
-def test_a_folder_keeps_two_versions_and_says_when_an_older_one_is_wanted(tmp_path):
+def test_a_folder_keeps_two_versions_and_an_older_one_is_refused(tmp_path):
     store = ClientStore(tmp_path)
     states = []
     for value in range(4):

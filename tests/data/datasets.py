@@ -1,4 +1,4 @@
-"""A data set that knows nothing of this package, like a user's."""
+"""A data set that knows nothing about this package, like a user's."""
 
 import torch
 from torch.utils.data import Dataset

@@ -1,4 +1,4 @@
-"""Writing tiny files in the formats of the real data sets, and reading them."""
+"""Writes tiny files in the formats of the real data sets, and reads them."""
 
 import gzip
 import hashlib
@@ -82,7 +82,7 @@ def write_tiny_imagenet(root: Path) -> None:
         for number in range(3):
             colours = bytes_of((64, 64, 3) if number else (64, 64), 10 * label + number)
             write_image(folder / "train" / wnid / "images" / f"{wnid}_{number}.JPEG", colours)
-        # the order of the files differs from that of the classes
+        # the files are not in the order of the classes
         name = f"val_{2 - label}.JPEG"
         write_image(folder / "val" / "images" / name, np.full((64, 64, 3), 100 + label, dtype=np.uint8))
         lines.append(f"{name}\t{wnid}\t0\t32\t44\t62\n")

@@ -33,7 +33,7 @@ def test_the_order_depends_on_seed_round_and_client():
     assert len({str(order(*key)) for key in [(1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4), (2, 1, 3)]}) == 5
 
 
-def test_tensors_are_batched_as_by_a_dataloader():
+def test_tensors_are_batched_as_a_dataloader_would():
     batches = ClientBatches(np.arange(3, 20), batch_size=4, key=(0, 0, 0))
     dataset = blobs(30)
     slow = DataLoader(dataset, batch_sampler=batches)

@@ -15,14 +15,14 @@ def test_every_rank_gets_its_share_of_the_cohort_and_the_largest_clients_are_spr
     assert list(idle) == [[]]
 
 
-def test_the_cohort_is_that_of_the_last_epoch_set():
+def test_the_cohort_belongs_to_the_epoch_that_was_set_last():
     sampler = CohortSampler(lambda round_: [round_], lambda client, round_: 1)
     iterator = iter(sampler)
     sampler.set_epoch(7)
     assert list(iterator) == [[7]]
 
 
-def test_clients_are_spread_by_their_sizes_in_the_same_round():
+def test_clients_are_spread_by_their_sizes_in_the_current_round():
     sampler = CohortSampler(lambda _: [0, 1, 2], lambda client, round_: [3, 2, 2][client - round_], 2, rank=0)
     shares = []
     for round_ in range(3):

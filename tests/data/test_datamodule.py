@@ -76,7 +76,7 @@ def test_a_list_of_data_sets_makes_one_client_per_data_set():
     assert len(data.val_dataloader().dataset) == 8
 
 
-def test_class_counts_are_those_of_the_client():
+def test_class_counts_count_only_the_clients_own_samples():
     data = set_up(Blobs(120), partition=ClassesPerClient(4, 2))
     labels = blobs(120).tensors[1].numpy()
     for client in range(4):
@@ -109,7 +109,7 @@ def test_an_update_reports_the_samples_of_its_round():
 
 
 class Shrinking(RedrawnPartition):
-    """Every client has the samples below ``start`` - r in round r."""
+    """In round r, every client has the samples below ``start`` - r."""
 
     def __init__(self, start: int) -> None:
         super().__init__(num_clients=2)
@@ -214,7 +214,7 @@ def test_clients_whose_tensors_differ_in_shape_are_loaded_one_by_one():
         (lambda: set_up([blobs(3), Pairs(0)]), "client 1 has no samples"),
         (lambda: set_up(Source([1, 2]), partition=IID(2)), "returns a list"),
         (lambda: set_up(Source(DataLoader(Endless())), partition=IID(2)), "IterableDataset"),
-        (lambda: set_up(Source(DataLoader(Unlabelled())), partition=ClassesPerClient(2, 1)), "shows no label"),
+        (lambda: set_up(Source(DataLoader(Unlabelled())), partition=ClassesPerClient(2, 1)), "has no label"),
         (
             lambda: set_up(Source(DataLoader(REGRESSION)), partition=ClassesPerClient(2, 1)),
             "are not classes",

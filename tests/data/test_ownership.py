@@ -30,14 +30,14 @@ def test_ownership_counts_the_samples_of_each_client_and_class():
     assert (found.num_samples, found.num_owned, found.num_shared) == (8, 5, 1)
 
 
-def test_where_clients_redraw_those_of_the_first_round_are_shown():
+def test_the_first_cohort_is_shown_if_clients_redraw_their_samples():
     found = ownership(FreshDraw(1000, 2, 2), selection=RandomClients(count=3), seed=1)
     assert found.clients.tolist() == RandomClients(count=3).cohort(1000, seed=1, round=0)
     assert found.counts.tolist() == [[2, 2, 2, 2]] * 3
-    assert found.partition.endswith("drawn anew every round: round 1")
+    assert found.partition.endswith("redrawn every round (showing round 1)")
 
 
-def test_data_without_classes_has_sizes_only():
+def test_data_without_classes_has_only_sizes():
     data = FederatedDataModule([TensorDataset(torch.zeros(n, 2), torch.zeros(n)) for n in (3, 5)])
     data.setup("fit")
     found = Ownership.of(data)
@@ -72,13 +72,13 @@ def test_many_clients_are_summarised_by_quantiles():
 @pytest.mark.parametrize(
     ("clients", "classes", "kind"), [(20, 10, "bubbles"), (20, 200, "map"), (100, 10, "map"), (3000, 1, "map")]
 )
-def test_few_clients_have_bubbles_and_many_a_map(clients, classes, kind):
+def test_few_clients_are_drawn_as_bubbles_and_many_as_a_map(clients, classes, kind):
     figure = partition_figure(made_up(clients, classes))
     assert any(axes.images for axes in figure.axes) == (kind == "map")
     assert any(axes.collections and axes.get_ylabel() == "class" for axes in figure.axes) == (kind == "bubbles")
 
 
-def test_the_bubbles_areas_are_the_counts():
+def test_the_areas_of_the_bubbles_are_proportional_to_the_counts():
     found = ownership(IID(5))
     (bubbles, *_) = (axes.collections[0] for axes in partition_figure(found).axes if axes.get_ylabel() == "class")
     clients, classes = bubbles.get_offsets().astype(int).T

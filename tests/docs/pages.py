@@ -1,4 +1,4 @@
-"""The pages of the documentation, and what they name."""
+"""Finds the pages of the documentation, and the files and names that they mention."""
 
 import re
 from pathlib import Path
@@ -22,11 +22,11 @@ def links(page: Path) -> list[Path]:
 
 
 def paths(page: Path) -> list[Path]:
-    """Return the files and folders of the repository that a page names, in prose, code and includes."""
+    """Return the files and folders of the repository that a page mentions, in prose, code and includes."""
     found = re.findall(rf"(?<![\w/.~-])(?:{_FOLDERS})/[\w./*-]*", page.read_text())
     return [REPOSITORY / path.rstrip(".") for path in found]
 
 
 def names(page: Path) -> set[str]:
-    """Return the words that a page sets in code."""
+    """Return the words that a page formats as code."""
     return {word for code in re.findall(r"`([^`\n]+)`", page.read_text()) for word in re.findall(r"\w+", code)}

@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md run, and do what they say."""
+"""The examples in docs/extending.md run and do what they say."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_the_aggregator_runs_in_a_federation():
     assert trainer.callback_metrics["trimmed_mean/left_out"] == 2
 
 
-def test_the_aggregator_refuses_to_leave_out_everybody():
+def test_the_aggregator_refuses_to_leave_out_all_clients():
     with pytest.raises(MisconfigurationError, match="set fraction of TrimmedMean"):
         TrimmedMean(fraction=0.5)
 
@@ -49,7 +49,7 @@ def test_the_partition_runs_in_a_federation():
     federate(partition=LogNormalSizes(num_clients=4))
 
 
-def test_the_client_callback_finds_its_head_again():
+def test_the_client_callback_restores_the_clients_head():
     starts: dict[tuple[int, int], torch.Tensor] = {}
 
     class Watched(PersonalHead):
@@ -68,7 +68,7 @@ def test_the_client_callback_finds_its_head_again():
     assert not torch.equal(starts[1, 0], starts[1, 1])
 
 
-def test_the_client_callback_shows_the_clients_own_models_to_the_evaluation():
+def test_client_evaluation_uses_the_heads_of_the_client_callback():
     client = LocalTraining(callbacks=[PersonalHead("layers.3.")])
     _, trainer = federate(server=FederatedServer(client=client), callbacks=[ClientEvaluation()])
     assert trainer.callback_metrics["clients/val_loss_std"] > 0

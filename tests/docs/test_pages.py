@@ -1,4 +1,4 @@
-"""What the pages name exists, and what exists is on a page."""
+"""Every file that a page mentions exists, and every part of the package is mentioned on a page."""
 
 import inspect
 
@@ -21,7 +21,7 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.re
 
 
 def concrete(package, *bases: type) -> list[str]:
-    """The public classes of a package that can be made, and that derive from one of the bases."""
+    """Return the public classes of a package that are not abstract and derive from one of the bases."""
     members = {name: getattr(package, name) for name in package.__all__}
     return [
         name
@@ -48,12 +48,12 @@ def test_paths_are_found_in_prose_and_commands():
 
 
 @pytest.mark.parametrize("config", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: path.stem)
-def test_every_config_is_in_the_readme_of_the_configs(config):
+def test_every_config_is_listed_in_the_readme_of_the_configs(config):
     assert config.stem in names(CONFIGS / "README.md")
 
 
 @pytest.mark.parametrize("overlay", sorted((CONFIGS / "algorithms").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_overlay_of_an_algorithm_is_on_the_page_of_algorithms(overlay):
+def test_every_overlay_of_an_algorithm_is_on_the_algorithms_page(overlay):
     assert overlay in paths(DOCS / "algorithms.md")
 
 

@@ -1,4 +1,4 @@
-"""What the README shows works as printed."""
+"""The examples in the README work as printed."""
 
 import re
 
@@ -13,7 +13,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def test_it_is_short():
+def test_the_readme_is_short():
     assert len(README.splitlines()) <= 150
 
 
@@ -26,7 +26,7 @@ def test_the_python_example_runs(tmp_path, monkeypatch):
     assert float(names["trainer"].callback_metrics["val/accuracy"]) > 0.5
 
 
-def test_the_overlay_is_printed_as_it_is():
+def test_the_printed_overlay_equals_its_file():
     (overlay,) = blocks("yaml")
     assert yaml.safe_load(overlay) == yaml.safe_load((REPOSITORY / "configs/algorithms/fednnnn.yaml").read_text())
 

@@ -32,7 +32,7 @@ def write_run(
     record: dict | None = None,
     **more: list[float],
 ) -> Run:
-    """A run on disk that logged the metric and, by keyword, anything else (``train__loss`` for ``train/loss``)."""
+    """Write a run that logged the metric and, by keyword, other tags (``train__loss`` for ``train/loss``)."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(settings or config(rounds=len(values))))
     if record is not None:
@@ -61,7 +61,7 @@ def list_metrics(folder: Path, metrics: list[str]) -> None:
 
 
 def run(values, metric="val/accuracy", finished=True, seconds=60.0, **more) -> Run:
-    """A run in memory that logged the metric and, by keyword, anything else."""
+    """Return a run in memory that logged the metric and, by keyword, other tags."""
     scalars = {metric: values, "bytes/up_total": [1e6], "bytes/down_total": [2e6], **more}
     series = {tag: Series(np.arange(1, len(each) + 1), np.array(each, dtype=float)) for tag, each in scalars.items()}
     return Run(Path("folder"), {}, series, seconds, record={"finished": finished})

@@ -1,4 +1,4 @@
-"""Event files, written without Lightning, so that a process that imports this starts quickly."""
+"""Writes event files without Lightning, so that a process that imports this module starts quickly."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Scheduling, with a process that pretends to train."""
+"""Runs are scheduled, with a process that only pretends to train."""
 
 import fcntl
 import json
@@ -65,7 +65,7 @@ def test_a_failure_is_shown_with_the_end_of_its_log_and_the_others_continue(task
     out = capsys.readouterr().out
     assert "a, seed 1: FAILED (exit code 1)\n" in out
     assert "    ValueError: too bad\n" in out
-    assert out.count("bar") == 1  # the bar's last state only
+    assert out.count("bar") == 1  # only the last state of the progress bar
     assert not record(failing)["finished"]
     assert record(other)["finished"]
 

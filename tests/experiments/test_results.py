@@ -47,7 +47,7 @@ def test_a_loss_reaches_its_target_from_above():
     assert rounds_to(run([3.0, 1.0, 0.5], "val/loss").scalars["val/loss"], 1.0, "val/loss") == 2
 
 
-def test_rounds_are_those_of_the_evaluations_if_not_every_round_is_evaluated():
+def test_the_first_evaluated_round_at_the_target_is_reported_if_some_rounds_are_not_evaluated():
     assert rounds_to(Series(np.array([5, 10, 15]), np.array([0.1, 0.9, 0.95])), 0.9, "val/accuracy") == 10
 
 
@@ -63,5 +63,5 @@ def test_a_target_that_is_met_exactly_is_reached():
 
 
 @pytest.mark.parametrize("metric", ["val/error", "test_perplexity"])
-def test_errors_and_perplexities_are_better_when_they_are_smaller(metric):
+def test_smaller_errors_and_perplexities_are_better(metric):
     assert result(run([3.0, 1.0, 2.0], metric), metrics=[metric]).scores[metric].best.mean == 1.0

@@ -47,7 +47,7 @@ def test_a_run_is_finished_if_its_comparison_says_so_or_else_if_it_has_all_round
     assert run.finished is finished
 
 
-def test_repetitions_have_equal_settings():
+def test_repetitions_differ_only_in_seed_and_checkpoint():
     one, other = config(seed=1), config(seed=2)
     other["ckpt_path"] = "somewhere.ckpt"
     other["data"]["seed"] = 5
@@ -68,7 +68,7 @@ def test_a_run_that_is_given_twice_is_found_once(tmp_path):
     assert len(find_runs([tmp_path, tmp_path / "a"])[0]) == 1
 
 
-def test_a_run_that_was_started_from_python_has_no_config(tmp_path):
+def test_a_run_that_was_started_from_python_is_read_without_a_config(tmp_path):
     write_run(tmp_path / "run", [0.5])
     (tmp_path / "run" / "config.yaml").unlink()
     run = read_run(tmp_path / "run")
@@ -112,7 +112,7 @@ FOREIGN = [
     (_foreign_config, "is not a config of fl-lightning fit"),
     (_broken_config, "is not a config of fl-lightning fit"),
     (_foreign_events, "is not a run of a federation"),
-    (_no_round, "has no round, because its run ended within the first"),
+    (_no_round, "has no completed round, because its run ended during the first"),
 ]
 
 
@@ -148,7 +148,7 @@ def test_the_record_of_a_comparison_is_kept(tmp_path):
     assert write_run(tmp_path / "run", [0.5], record=json.loads(json.dumps(record))).record == record
 
 
-def test_what_the_module_logged_in_validation_is_what_the_run_lists(tmp_path):
+def test_the_validation_metrics_are_the_ones_that_the_run_lists(tmp_path):
     write_run(tmp_path / "run", [0.5], "my_acc", fedfoo__x=[1.0], nll=[2.0], val_other=[3.0], train__loss=[4.0])
     list_metrics(tmp_path / "run", ["my_acc", "nll", "train/loss"])
     assert read_run(tmp_path / "run").evaluated == ("my_acc", "nll")

@@ -19,7 +19,7 @@ def suite(tmp_path):
     return load
 
 
-def test_a_cell_has_the_parts_of_base_then_column_then_row(suite, tmp_path):
+def test_a_cell_combines_base_then_column_then_row(suite, tmp_path):
     loaded = suite(
         {"base": "a.yaml", "columns": {"IID": ["b.yaml", {"client": {"epochs": 1}}]}, "rows": {"FedAvg": ["c.yaml"]}}
     )
@@ -33,7 +33,7 @@ def test_a_cell_has_the_parts_of_base_then_column_then_row(suite, tmp_path):
     assert cell.name == "FedAvg, IID"
 
 
-def test_every_row_meets_every_column_setting_by_setting(suite):
+def test_every_row_is_combined_with_every_column_setting_by_setting(suite):
     loaded = suite({"columns": {"IID": [], "two": []}, "rows": {"A": [], "B": []}})
     assert [(cell.column, cell.row) for cell in loaded.cells] == [
         ("IID", "A"),
@@ -46,7 +46,7 @@ def test_every_row_meets_every_column_setting_by_setting(suite):
 @pytest.mark.parametrize(
     ("written", "asked", "seeds"), [(3, None, (1, 2, 3)), ([5, 7], None, (5, 7)), (3, 2, (1, 2)), (None, None, (1,))]
 )
-def test_seeds_are_a_number_or_a_list_and_the_command_line_has_the_last_word(suite, written, asked, seeds):
+def test_seeds_are_a_number_or_a_list_and_the_command_line_overrides_them(suite, written, asked, seeds):
     content = {"rows": {"A": []}} | ({} if written is None else {"seeds": written})
     assert suite(content, asked).seeds == seeds
 
@@ -90,7 +90,7 @@ def test_published_values_are_given_by_metric_and_rounds_by_target(suite):
         ({"rows": {"A": []}, "published": {"A": {"rounds": [1]}}}, "rounds has 1 values, but there are 0 targets"),
     ],
 )
-def test_a_mistake_gets_one_line_that_names_the_file(suite, content, message):
+def test_a_mistake_is_reported_in_one_line_that_names_the_file(suite, content, message):
     with pytest.raises(MisconfigurationError) as error:
         suite(content)
     assert message in str(error.value)
@@ -107,8 +107,8 @@ def test_a_bundled_suite_loads(path):
 
 
 @pytest.mark.parametrize("content", [{"targets": [95]}, {"published": {"FedAvg": 97.3}}])
-def test_per_cent_instead_of_a_share_is_refused(tmp_path, content):
+def test_a_percentage_instead_of_a_fraction_is_refused(tmp_path, content):
     file = tmp_path / "suite.yaml"
     file.write_text(yaml.safe_dump({"rows": {"FedAvg": []}} | content))
-    with pytest.raises(MisconfigurationError, match=r"but val/accuracy is a share of 1: write 0\.9"):
+    with pytest.raises(MisconfigurationError, match=r"but val/accuracy is a fraction of 1: write 0\.9"):
         load_suite(file)

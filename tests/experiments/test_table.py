@@ -14,7 +14,7 @@ def table(results):
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
-def test_one_seed_has_no_deviation():
+def test_a_single_seed_has_no_deviation():
     assert table([result(run([0.5]))]) == [
         {"method": "FedAvg", "final": "50.00 %", "best": "50.00 %", "time": "60 s"} | {"sent": "3 MB", "seeds": "1"}
     ]
@@ -34,14 +34,14 @@ def test_rounds_to_a_target_are_printed_as_in_the_papers(seeds, text):
     assert table([result(*map(run, seeds), targets=[0.95])])[0]["rounds to 95 %"] == text
 
 
-def test_published_values_stand_beside_ours():
+def test_published_values_are_shown_beside_ours():
     published = Published({"val/accuracy": 0.97}, {0.95: 12})
     (row,) = table([result(run([0.5]), targets=[0.95], published=published)])
     assert row["published"] == "97 %"
     assert row["published rounds"] == "12"
 
 
-def test_published_words_are_kept():
+def test_a_published_text_is_shown_as_it_is():
     (row,) = table([result(run([0.5]), targets=[0.95], published=Published({}, {0.95: "N/A (92.1)"}))])
     assert row["published rounds"] == "N/A (92.1)"
 
@@ -59,7 +59,7 @@ def test_a_cell_without_a_finished_run_has_an_empty_row():
     assert rows[0] | {"method": "FedAvg", "final": "", "rounds to 95 %": "", "seeds": "0 of 1"} == rows[0]
 
 
-def test_several_metrics_have_columns_of_their_own():
+def test_every_metric_has_its_own_columns():
     (row,) = table([result(run([0.5], **{"val/f1": [0.25]}), metrics=["val/accuracy", "val/f1"])])
     assert row["final accuracy"] == "50.00 %"
     assert row["final f1"] == "25.00 %"
@@ -83,7 +83,7 @@ def test_csv_has_plain_numbers():
     assert float(row["bytes"]) == 3e6
 
 
-def test_json_is_strict_and_has_null_for_what_was_not_reached():
+def test_json_is_strict_and_has_null_for_a_target_that_was_not_reached():
     text = as_json("title", [result(run([0.5]), targets=[0.95])])
     (cell,) = json.loads(text, parse_constant=pytest.fail)["cells"]
     assert cell["targets"] == [{"target": 0.95, "rounds": None, "reached": 0, "published": None}]

@@ -8,7 +8,7 @@ from pytorch_lightning.cli import LightningCLI
 
 
 class Recorder(LightningCLI):
-    """Records which stages run, and with what, but makes no object and runs no command."""
+    """Records which stages run and with which arguments, but creates no object and runs no command."""
 
     def __init__(self, *args: str) -> None:
         self.stages: list[str] = []
@@ -65,7 +65,7 @@ def cli() -> Recorder:
         return Recorder(f"{__name__}.Module", "--model.width", "3")
 
 
-def test_the_parser_of_a_command_is_the_one_that_is_prepared(cli):
+def test_the_prepared_parser_is_the_one_that_parses_the_command(cli):
     assert cli.prepared.keys() == {"fit"}, (
         "LightningCLI no longer calls _prepare_subcommand_parser once per command:"
         " ExtensibleCLI fills all parsers, and partition has none"
@@ -84,7 +84,7 @@ def test_a_prepared_parser_has_the_arguments_of_the_trainers_method(cli):
     )
 
 
-def test_the_stages_run_in_this_order_and_there_are_no_others(cli):
+def test_the_stages_run_in_order_and_there_are_no_others(cli):
     assert cli.stages == [
         "parse_arguments",
         "_parse_ckpt_path",
@@ -99,13 +99,13 @@ def test_the_stages_run_in_this_order_and_there_are_no_others(cli):
     )
 
 
-def test_the_command_that_runs_is_named(cli):
+def test_the_name_of_the_command_is_passed_on(cli):
     assert cli.ran == ["fit"], (
         "LightningCLI no longer passes the name of the command to _run_subcommand: ExtensibleCLI cannot run partition"
     )
 
 
-def test_nothing_is_made_outside_instantiate_classes(cli):
+def test_no_object_is_created_before_instantiate_classes(cli):
     assert Module.made == 0, (
         "LightningCLI makes the model before instantiate_classes: compare makes every model of a suite to check it"
     )

@@ -25,7 +25,7 @@ from tests.toys import Blobs, Net, quiet_trainer
 CPU = torch.device("cpu")
 
 
-def test_a_module_without_a_trainer_has_none():
+def test_a_module_keeps_its_trainer_under_this_name():
     assert Net()._trainer is None, (
         "server_trainer.trainer_of and client_module.client_copy read LightningModule._trainer"
     )
@@ -43,7 +43,7 @@ def test_the_name_of_the_current_hook_is_kept_by_the_module():
     assert names == ["training_step"], "delegation.Delegate and client_module set LightningModule._current_fx_name"
 
 
-def test_the_record_of_metric_attributes_is_made_anew():
+def test_a_module_records_its_metric_attributes_under_this_name():
     assert Net()._metric_attributes is None, "client_module.client_copy resets LightningModule._metric_attributes"
 
 
@@ -52,7 +52,7 @@ def test_hyper_parameters_are_kept_under_the_names_that_are_adopted(name):
     assert hasattr(Net(), name), f"hparams.adopt_hyper_parameters copies LightningModule.{name}"
 
 
-def test_hyper_parameters_given_by_the_command_line_are_in_a_context_variable():
+def test_hyper_parameters_from_the_command_line_are_in_a_context_variable():
     assert _given_hyperparameters.get() is None, "hparams.made_by_command_line reads _given_hyperparameters"
 
 
@@ -71,7 +71,7 @@ def test_sync_batchnorm_leaves_a_layer_synchronisation():
     assert quiet_trainer(sync_batchnorm=True)._accelerator_connector._layer_sync is not None, message
 
 
-def test_a_checkpoint_keeps_when_and_where_it_saved(tmp_path):
+def test_a_checkpoint_callback_records_when_and_where_it_saved(tmp_path):
     checkpoint = ModelCheckpoint(tmp_path)
     assert checkpoint._save_on_train_epoch_end is None, "server_trainer.save_at_epoch_end sets it"
     assert checkpoint._last_global_step_saved == 0, "checkpoint.AtomicCheckpoint.has_saved reads it"
@@ -89,7 +89,7 @@ def test_a_checkpoint_is_written_by_the_method_that_is_overridden(tmp_path):
     assert written, "checkpoint.AtomicCheckpoint overrides ModelCheckpoint._save_checkpoint, which is not called"
 
 
-def test_what_was_logged_in_validation_is_known_by_name():
+def test_metrics_logged_in_validation_are_known_by_name():
     class AlsoLogs(Callback):
         def on_train_epoch_end(self, trainer, pl_module):
             pl_module.log("fedfoo/x", 1.0)
@@ -149,7 +149,7 @@ def test_callbacks_that_packages_add_to_every_trainer_do_not_reach_clients(monke
 
 
 def private_names(source: str) -> set[str]:
-    """Private attributes of other objects, and private names that are imported from elsewhere."""
+    """Return private attributes of other objects, and private names that are imported from other modules."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr):
@@ -160,7 +160,7 @@ def private_names(source: str) -> set[str]:
     return found
 
 
-#: of torch and torchmetrics, for which there is no public name
+#: private names of torch and torchmetrics that have no public equivalent
 _ALLOWED = {"_sync_dist"}
 
 

@@ -1,4 +1,4 @@
-"""Every metric against NumPy over several rounds, alone and split over two processes, and its laws."""
+"""Every metric agrees with NumPy over several rounds, on one process and on two, and obeys its laws."""
 
 import copy
 import math
@@ -27,7 +27,7 @@ COHORTS = [[0, 1, 2, 3, 4], [1, 3, 5], [5], [2, 3, 4, 5]]
 
 
 class Round:
-    """A random round: where the clients and the global model started and ended."""
+    """A random round: the states in which the clients and the global model started and ended."""
 
     def __init__(self, model: nn.Module, clients: list[int], generator: np.random.Generator) -> None:
         self.clients = clients
@@ -101,7 +101,7 @@ def flat(values) -> dict[str, float]:
 
 
 def run(metric, one, rank: int, size: int) -> list[dict[str, float]]:
-    """Run all rounds. A rank takes every ``size``-th client, so in the round with one client another rank has none."""
+    """Run all rounds. A rank takes every ``size``-th client, so in a round with one client the other has none."""
     values = []
     for round_ in rounds():
         one(round_, list(range(len(round_.clients)))[rank::size])
@@ -140,7 +140,7 @@ def both_ranks() -> list[list[list[dict[str, float]]]]:
 
 
 @pytest.mark.parametrize("number", range(len(METRICS)), ids=[measure.__name__ for measure in METRICS])
-def test_each_of_two_processes_computes_what_one_computes(both_ranks, number):
+def test_two_processes_compute_the_same_metrics_as_one(both_ranks, number):
     alone = METRICS[number](0, 1)
     for rank in range(2):
         for expected, found in zip(alone, both_ranks[rank][number], strict=True):
@@ -183,7 +183,7 @@ def test_gradient_divergence_agrees_with_numpy():
         assert found == {"gradient": pytest.approx(expected, rel=1e-6, abs=1e-4)}
 
 
-def test_without_reported_learning_rates_the_divergence_is_that_of_the_updates(generator):
+def test_without_reported_learning_rates_the_divergence_of_the_updates_is_measured(generator):
     model = nn.Linear(2, 1, bias=False)
     metric = GradientDivergence(model)
     zero = {"weight": torch.zeros(1, 2)}
@@ -316,7 +316,7 @@ def test_clients_that_agree_have_ratio_one_and_clients_that_cancel_out_have_zero
     assert [float(values[f"{layer}/N_over_E"]) for layer in range(3)] == [1, 0, 1]
 
 
-def test_reset_forgets_the_rounds_before_and_next_round_does_not():
+def test_reset_forgets_earlier_rounds_but_next_round_does_not():
     model = nn.Linear(2, 1, bias=False)
     zero, one = {"weight": torch.zeros(1, 2)}, {"weight": torch.ones(1, 2)}
     metric, integrals = UpdateNorms(model), []
@@ -347,7 +347,7 @@ def test_sixteen_bit_updates_are_measured_exactly():
 
 
 @pytest.mark.parametrize("make", [lambda: UpdateNorms(ConvNet()), lambda: UpdateAngles(ConvNet(), 6)])
-def test_what_carries_over_survives_a_checkpoint_of_the_metric(make):
+def test_values_that_carry_over_survive_a_checkpoint_of_the_metric(make):
     first, *later = rounds()
 
     def one(metric, round_: Round) -> dict[str, float]:

@@ -56,7 +56,7 @@ def test_padding_changes_no_gradient():
         gradients.append([value.grad for value in model.parameters()])
     for alone, padded in zip(*gradients, strict=True):
         torch.testing.assert_close(alone, padded, rtol=0, atol=1e-14)
-    assert not gradients[1][0][0].any()  # the gradient of the padding's vector
+    assert not gradients[1][0][0].any()  # the gradient of the padding vector
 
 
 def test_an_empty_text_gets_logits_and_does_not_change_the_others():

@@ -13,7 +13,7 @@ from fl_lightning.models import Classifier, FullyConnected
 from tests.toys import federate, quiet_trainer
 
 
-def test_the_metrics_equal_those_of_scikit_learn():
+def test_the_metrics_agree_with_scikit_learn():
     torch.manual_seed(1)
     inputs, labels = torch.randn(90, 5), torch.randint(4, (90,))
     module = Classifier(FullyConnected(inputs=5, hidden=(7,), num_classes=4), num_classes=4)

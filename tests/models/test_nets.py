@@ -144,7 +144,7 @@ def test_fedma_takes_lenet_only_without_batch_norm():
         (lambda: BiLSTM(20, num_classes=10), "net.head"),
     ],
 )
-def test_fedns_takes_the_weights_of_a_class_from_its_only_owner(make, head):
+def test_fedns_takes_the_head_weights_of_a_class_from_its_only_owner(make, head):
     model = Classifier(make())
     clients = updates(model, [[9] + [1] * 9, [0] + [5] * 9])
     served = FedNS().aggregate(model, clients).served_state

@@ -43,12 +43,12 @@ def test_fed_gn_normalises_the_two_directions_of_the_bilstm_separately():
     torch.testing.assert_close(net.norm(ends)[:, :3], nn.functional.layer_norm(ends[:, :3], (3,)))
 
 
-def test_layer_norm_is_kept_by_layer_and_removed_by_none():
+def test_layer_norm_is_kept_by_the_choice_layer_and_removed_by_the_choice_none():
     assert isinstance(with_normalisation(BiLSTM(9), "layer").norm, nn.LayerNorm)
     assert isinstance(with_normalisation(BiLSTM(9), "none").norm, nn.Identity)
 
 
-def test_batch_leaves_the_network_as_it_is():
+def test_the_choice_batch_leaves_the_network_unchanged():
     assert [type(layer) for layer in with_normalisation(LeNet(), "batch")] == [type(layer) for layer in LeNet()]
 
 

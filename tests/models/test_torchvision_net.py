@@ -8,7 +8,7 @@ from torchvision.models import get_model, get_model_weights
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.models import TorchvisionNet
 
-# Width of the head's input, and how many weights a CIFAR stem removes from the first convolution.
+# The width of the head's input, and how many weights a CIFAR stem removes from the first convolution.
 NETS = {
     "resnet18": (512, 64 * 3 * (49 - 9)),
     "resnet50": (2048, 64 * 3 * (49 - 9)),
@@ -19,7 +19,7 @@ NETS = {
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch) -> Path:
-    """The folder of torch hub's weights, empty and without network access."""
+    """Return the folder of torch hub's weights, empty and without network access."""
 
     def refuse(*args, **kwargs):
         raise URLError("no network")
@@ -34,7 +34,7 @@ def hub(tmp_path, monkeypatch) -> Path:
 
 @pytest.mark.parametrize("cifar_stem", [False, True])
 @pytest.mark.parametrize("name", NETS)
-def test_it_has_as_many_parameters_as_torchvision_documents_except_in_head_and_stem(name, cifar_stem):
+def test_a_network_has_as_many_parameters_as_torchvision_documents_except_in_head_and_stem(name, cifar_stem):
     width, fewer = NETS[name]
     documented = get_model_weights(name).DEFAULT.meta["num_params"]
     with torch.device("meta"):
@@ -44,7 +44,7 @@ def test_it_has_as_many_parameters_as_torchvision_documents_except_in_head_and_s
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_its_tensors_have_torchvisions_names(name):
+def test_the_tensors_have_torchvisions_names(name):
     with torch.device("meta"):
         assert list(TorchvisionNet(name, cifar_stem=True).state_dict()) == list(get_model(name).state_dict())
 
@@ -62,7 +62,7 @@ def test_a_cifar_stem_shrinks_images_four_times_less(name, cifar_stem, side):
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_it_trains_on_small_images(name):
+def test_every_network_trains_on_small_images(name):
     net = TorchvisionNet(name, cifar_stem=True)
     net(torch.randn(2, 3, 32, 32)).logsumexp(1).sum().backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in net.parameters())
@@ -122,7 +122,7 @@ def test_a_file_that_was_cut_off_is_named(tmp_path):
     file = tmp_path / "cut.pth"
     torch.save(get_model("mobilenet_v2").state_dict(), file)
     file.write_bytes(file.read_bytes()[:-1000])
-    with pytest.raises(MisconfigurationError, match=r"cut\.pth is not a state dict, or was cut off") as raised:
+    with pytest.raises(MisconfigurationError, match=r"cut\.pth is not a state dict, or is truncated") as raised:
         TorchvisionNet("mobilenet_v2", weights=str(file))
     assert "\n" not in str(raised.value)
 
@@ -148,6 +148,6 @@ def test_weights_that_a_cifar_stem_cannot_take_are_refused(tmp_path):
         ),
     ],
 )
-def test_a_mistake_is_refused_with_the_fix(arguments, message):
+def test_a_mistake_is_refused_with_a_fix(arguments, message):
     with pytest.raises(MisconfigurationError, match=message):
         TorchvisionNet(**arguments)

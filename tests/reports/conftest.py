@@ -3,5 +3,5 @@ import pytest
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Replace every figure by its title."""
+    """Replace every figure with its title."""
     monkeypatch.setattr("fl_lightning.reports.sections.figure", lambda title, *_: title)

@@ -14,13 +14,13 @@ def curve(tmp_path, name, *seeds):
     return Curve(name, "", tuple(runs))
 
 
-def test_runs_that_differ_in_their_seed_are_one_curve(tmp_path):
+def test_runs_that_differ_only_in_their_seed_form_one_curve(tmp_path):
     runs = [write_run(tmp_path / f"version_{seed}", [0.5], settings=config(seed=seed)) for seed in (1, 2)]
     (found,) = group_runs(runs)
     assert found.runs == tuple(runs)
 
 
-def test_runs_that_differ_in_a_setting_are_two_curves(tmp_path):
+def test_runs_that_differ_in_a_setting_form_two_curves(tmp_path):
     runs = [write_run(tmp_path / f"version_{n}", [0.5], settings=config(epochs=n)) for n in (1, 2)]
     names = [found.name for found in group_runs(runs)]
     assert names == [f"{tmp_path.name}/version_1", f"{tmp_path.name}/version_2"]
@@ -39,14 +39,14 @@ def test_runs_of_a_comparison_have_the_names_of_its_suite(tmp_path):
     assert (found.name, found.setting) == ("FedNNNN (ours)", "2 classes")
 
 
-def test_runs_without_a_config_are_never_taken_for_repetitions(tmp_path):
+def test_runs_without_a_config_are_never_treated_as_repetitions(tmp_path):
     for name in ("a", "b"):
         write_run(tmp_path / name, [0.5])
         (tmp_path / name / "config.yaml").unlink()
     assert len(group_runs([read_run(tmp_path / name) for name in ("a", "b")])) == 2
 
 
-def test_a_band_is_mean_and_deviation_over_the_seeds_that_have_the_round(tmp_path):
+def test_a_band_is_the_mean_and_deviation_over_the_seeds_that_have_the_round(tmp_path):
     found = band(curve(tmp_path, "a", [0.1, 0.5, 0.9], [0.3, 0.6]), "val/accuracy")
     np.testing.assert_array_equal(found.rounds, [1, 2, 3])
     np.testing.assert_allclose(found.mean, [0.2, 0.55, 0.9], rtol=1e-6)
@@ -54,7 +54,7 @@ def test_a_band_is_mean_and_deviation_over_the_seeds_that_have_the_round(tmp_pat
     assert np.isnan(found.std[2])
 
 
-def test_one_seed_has_no_deviation(tmp_path):
+def test_a_single_seed_has_no_deviation(tmp_path):
     assert band(curve(tmp_path, "a", [0.1, 0.5]), "val/accuracy").std is None
 
 

@@ -36,7 +36,7 @@ class _Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_well_formed_and_needs_nothing_else(tmp_path):
+def test_the_page_is_well_formed_and_self_contained(tmp_path):
     parser = _Balanced()
     text = page(tmp_path, [curve(tmp_path, "FedAvg", seeds=(1, 2), train__loss=[2.0, 1.0])])
     parser.feed(text)
@@ -71,7 +71,7 @@ def test_names_are_escaped(tmp_path, undrawn):
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_the_picture_of_a_partition_is_shown_once_for_all_that_have_it(tmp_path, undrawn, same):
+def test_the_picture_of_a_partition_is_shown_once_for_all_runs_that_share_it(tmp_path, undrawn, same):
     curves = []
     for name in ("FedAvg", "FedNNNN"):
         made = curve(tmp_path, name)

@@ -31,7 +31,7 @@ def test_everything_that_was_logged_has_a_section(tmp_path, undrawn):
         "Metrics over the rounds",
         "Difference from the baseline",
         "Norms of the updates",
-        "How far the server moved",
+        "How far the global model moved",
         "Angles of the clients",
         "Smoothed angles of the clients",
         "Loss and divergence",
@@ -43,7 +43,7 @@ def test_what_was_not_logged_is_left_out(tmp_path, undrawn):
     assert titles([curve(tmp_path, "FedAvg")]) == ["Metrics over the rounds"]
 
 
-def test_every_setting_has_a_figure_of_its_own(tmp_path, undrawn):
+def test_every_setting_has_its_own_figure(tmp_path, undrawn):
     curves = [curve(tmp_path, name, setting) for setting in ("IID", "two") for name in ("FedAvg", "FedNNNN")]
     first, second = Sections(curves, ["val/accuracy"], []).all()
     assert len(first.figures) == len(second.figures) == 2
@@ -64,7 +64,7 @@ def test_angles_of_many_clients_are_drawn_as_quantiles(tmp_path, undrawn):
     assert section.legend == []
 
 
-def test_a_loss_of_the_validation_is_drawn_under_whatever_name(tmp_path, undrawn):
+def test_a_validation_loss_is_drawn_whatever_its_name(tmp_path, undrawn):
     made = curve(tmp_path, "FedAvg", nll__loss=[2.0, 1.0], fedfoo__loss=[3.0, 2.0])
     logged = Curve("FedAvg", "", tuple(replace(run, evaluated=("val/accuracy", "nll/loss")) for run in made.runs))
     (section,) = Sections([logged], ["val/accuracy"], []).all()[1:]

@@ -3,8 +3,8 @@
 Duan, Li, Lu. FedDNA: Federated Learning with Decoupled Normalization-Layer Aggregation for Non-IID Data. ECML PKDD
 2021.
 
-BatchNorm does not read its running statistics during training, so with BatchNorm a run has FedAvg's parameters, bit
-for bit. Only the statistics that evaluation reads differ.
+BatchNorm does not read its running statistics during training, so a run with BatchNorm has the same
+parameters as FedAvg, bit for bit. Only the statistics that evaluation reads differ.
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ class FedDNA(GatheredAggregator):
         importance_lr: learning rate of f, the network that computes γ.
 
     Attributes:
-        gammas: γ_k of the last round, by client; 1 keeps the client's own statistics, 0 takes those of the others.
+        gammas: γ_k of the last round, by client; 1 keeps the client's own statistics, 0 takes the others'.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class FedDNA(GatheredAggregator):
         given = {"steps": steps, "latent": latent, "hidden": hidden, "lr": lr, "importance_lr": importance_lr}
         for name, value in given.items():
             if value <= 0:
-                raise MisconfigurationError(f"{name}={value}, but FedDNA learns nothing with it: set it above 0")
+                raise MisconfigurationError(f"{name}={value}, but FedDNA cannot learn with it: set it above 0")
         self.steps = steps
         self.latent = latent
         self.hidden = hidden
@@ -68,7 +68,7 @@ class FedDNA(GatheredAggregator):
         clients = [item.update.client for item in self.received]
         sizes = self.sizes
         own = self._received_statistics()
-        gammas = self._weigh(own, sizes)  # eq. 5
+        gammas = self._learn_gammas(own, sizes)  # eq. 5
         new = moved(own, twins(own, sizes), gammas)  # eq. 4, applied once: inside `repeat` it would compound
         for client, mean, var in zip(clients, *new, strict=True):
             self.memory.put(client, self._entries(mean, var))
@@ -94,7 +94,7 @@ class FedDNA(GatheredAggregator):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._learned = state_dict["learned"]
 
-    def _weigh(self, own: Statistics, sizes: Tensor) -> Tensor:
+    def _learn_gammas(self, own: Statistics, sizes: Tensor) -> Tensor:
         """Train the networks on this round and return γ_k; a single client keeps its own statistics."""
         if len(sizes) == 1:
             return torch.ones_like(sizes)

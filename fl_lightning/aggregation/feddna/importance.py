@@ -3,7 +3,7 @@
 Duan, Li, Lu. FedDNA: Federated Learning with Decoupled Normalization-Layer Aggregation for Non-IID Data. ECML PKDD
 2021 (eq. 2 and 4-11).
 
-This module knows tensors only; the aggregator is in :mod:`fl_lightning.aggregation.feddna.aggregator`.
+This module works on tensors only; the aggregator is in :mod:`fl_lightning.aggregation.feddna.aggregator`.
 """
 
 from typing import NamedTuple
@@ -35,7 +35,7 @@ def pooled(statistics: Statistics, sizes: Tensor) -> Statistics:
 
 
 def twins(statistics: Statistics, sizes: Tensor) -> Statistics:
-    """Pool all clients but k in row k, as in the sums of eq. 4; a single client is its own twin.
+    """Return, in row k, the pool of all clients except k (the sums of eq. 4); a single client is its own twin.
 
     With the paper's denominator |x| - K - 1, the weights of the variances would not sum to 1.
     """
@@ -53,7 +53,7 @@ def moved(own: Statistics, others: Statistics, gammas: Tensor) -> Statistics:
 def standardised(statistics: Statistics, centre: Statistics) -> Tensor:
     """Return the VAE's input: how far each client is from ``centre``, in units of each channel's scale.
 
-    In units of the spread over the clients, rounding errors would become large once the clients agree.
+    Dividing by the spread over the clients instead would amplify rounding errors once the clients agree.
     """
     scale = centre.var.abs() + _EPSILON
     mean = (statistics.mean - centre.mean) / scale.sqrt()
@@ -81,7 +81,7 @@ def divergence(p: Gaussian, q: Gaussian) -> Tensor:
 
 
 class VAE(nn.Module):
-    """Encodes statistics as Gaussians of few dimensions, in which twins are compared (section 4.2).
+    """Encodes statistics as low-dimensional Gaussians, so that twins can be compared (section 4.2).
 
     Args:
         entries: number of statistics per client, means and variances together.
@@ -102,7 +102,7 @@ class VAE(nn.Module):
     def loss(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """Return the negative ELBO (eq. 11).
 
-        The squared errors are summed, because next to their mean the KL term would collapse the posterior.
+        The squared errors are summed: if they were averaged, the KL term would dominate and collapse the posterior.
         """
         posterior = self.encode(inputs)
         prior = Gaussian(torch.zeros_like(posterior.mean), torch.zeros_like(posterior.log_var))
@@ -161,8 +161,8 @@ class ImportanceLearner(nn.Module):
         """
         centre, others = pooled(own, sizes), twins(own, sizes)
         inputs = standardised(own, centre), standardised(others, centre)
-        # The optimisers are new in every round, because Adam remembers the large gradients of clients far apart and
-        # would hold f still once they are close.
+        # Every round uses new optimisers: Adam would remember the large gradients from when the clients were far apart,
+        # and would barely change f once they are close.
         vae_optimizer = Adam(self.vae.parameters(), lr)
         importance_optimizer = Adam(self.importance.parameters(), importance_lr)
         history: list[Tensor] = []
@@ -184,7 +184,7 @@ class ImportanceLearner(nn.Module):
     def _distance(self, new: Statistics, sizes: Tensor, centre: Statistics) -> Tensor:
         """Compute the distance of eq. 2 to the twins of the moved clients, so that the best γ is 1/m: consensus.
 
-        With twins that do not move, the best γ would be 0, and two clients would swap their statistics forever.
+        If the twins did not move, the best γ would be 0, and two clients would swap their statistics forever.
         """
         p, q = (self.vae.encode(standardised(side, centre)) for side in (new, twins(new, sizes)))
         return divergence(p, q).sum(1).mean()
@@ -193,7 +193,7 @@ class ImportanceLearner(nn.Module):
 def _pool(statistics: Statistics, sizes: Tensor, members: Tensor) -> Statistics:
     """Return one pooled row for each row of ``members``, which has a 1 for every client in the pool."""
     freedom = members * (sizes - 1).clamp(min=0)
-    # If every client has one sample, no variance is more reliable than another, so they are averaged plainly.
+    # If every client has one sample, no variance is more reliable than another, so the plain mean is used.
     freedom = torch.where(freedom.sum(1, keepdim=True) > 0, freedom, members)
     return Statistics(_weights(members) @ statistics.mean, _weights(freedom) @ statistics.var)
 

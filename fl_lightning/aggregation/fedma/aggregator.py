@@ -3,9 +3,9 @@
 Wang, Yurochkin, Sun, Papailiopoulos, Khazaeni. Federated Learning with Matched Averaging. ICLR 2020 (algorithm 1).
 https://arxiv.org/abs/2002.06440
 
-Two clients may learn the same unit in different places, and a mean over places mixes units that do not belong together.
-FedMA finds out which units belong together (:mod:`~fl_lightning.aggregation.fedma.matching`). It goes layer by layer,
-because the inputs of a layer are comparable only once the units of the layer before are in the same places.
+Two clients may learn the same unit at different positions, so an average by position mixes units that do not belong
+together. FedMA finds out which units do (:mod:`~fl_lightning.aggregation.fedma.matching`). It works layer by layer,
+because the inputs of a layer are comparable only once the units of the previous layer are at the same positions.
 """
 
 from typing import Any, Literal
@@ -31,21 +31,21 @@ class FedMA(GatheredAggregator):
 
     A pass over a chain of L layers takes L rounds. In stage l, the layers before l are common to all clients and frozen
     during local training. Layer l is matched. A client that took part continues with its own later layers, whose inputs
-    are moved to where its units went; any other client starts from the served model. The last layer is averaged by the
-    clients' class counts, then a new pass begins. The model served after each round is complete: the remaining layers
-    of the pass are matched without training in between.
+    are permuted in the same way as its units; any other client starts from the served model. The last layer is averaged
+    by the clients' class counts, then a new pass begins. The model served after each round is complete: the remaining
+    layers of the pass are matched without training in between.
 
     The model keeps its width, and each client's units are matched with the model's units one to one. ``sigma``,
-    ``sigma0`` and ``gamma`` therefore do not change the match. They do so only if the number of units is open, which
-    only :func:`fl_lightning.aggregation.fedma.matching.match` offers (``max_width``).
+    ``sigma0`` and ``gamma`` therefore do not change the match. They matter only if the number of units may grow, as the
+    ``max_width`` of :func:`fl_lightning.aggregation.fedma.matching.match` allows.
 
-    Units change places from round to round, so FedMA refuses a server optimiser, which moves each weight from where it
-    was. The model must be a plain chain of ``Conv2d`` and ``Linear``.
+    Units change positions from round to round, so FedMA rejects a server optimiser, which would update each weight from
+    its previous value. The model must be a plain chain of ``Conv2d`` and ``Linear``.
 
     Args:
         sigma: σ, the variance of a client's unit around the common one.
         sigma0: σ0, the variance of the common units around 0.
-        gamma: γ, how readily a new unit is born.
+        gamma: γ, how readily a new unit is created.
         sweeps: how many times every client is matched again with all the others.
         estimate: ``mean`` makes a matched unit the mean of its members, weighted like the clients; ``map`` also shrinks
             it towards 0, by J / (J + 1) with J clients and σ = σ0.
@@ -85,8 +85,9 @@ class FedMA(GatheredAggregator):
         super().prepare(model, federation)
         if federation.optimizer is not None:
             raise MisconfigurationError(
-                "server.optimizer is set, but FedMA's units change places from round to round, so moving each weight"
-                " from where it was mixes different units: leave server.optimizer out, or use another aggregator"
+                "server.optimizer is set, but FedMA's units change positions from round to round, so updating each"
+                " weight from its previous value mixes different units: leave server.optimizer out, or use another"
+                " aggregator"
             )
         read_chain(model)
 
@@ -131,7 +132,7 @@ class FedMA(GatheredAggregator):
     def _match(
         self, layer: Layer, models: list[StateDict], generator: np.random.Generator
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return the common rows of a layer, and where each client's units went."""
+        """Return the common rows of a layer, and the new positions of each client's units."""
         clients = [layer.rows(model).cpu().double().numpy() for model in models]
         for item, rows in zip(self.received, clients, strict=True):
             if not np.isfinite(rows).all():
@@ -148,7 +149,7 @@ class FedMA(GatheredAggregator):
         return torch.from_numpy(atoms), [torch.from_numpy(place).to(self.device) for place in places]
 
     def _average(self, layer: Layer, models: list[StateDict]) -> StateDict:
-        """Average the last layer: unit c weights the clients by n_k^c / n^c, or by p_k if nobody holds class c.
+        """Average the last layer: unit c weights the clients by n_k^c / n^c, or by p_k if no client holds class c.
 
         All units use p_k if a client reports no class counts or the units are not the classes.
         """
@@ -169,7 +170,7 @@ class FedMA(GatheredAggregator):
         }
 
     def _advance(self, personal: dict[int, StateDict]) -> None:
-        """Remember the clients' own layers and go to the next stage; layers of an earlier stage no longer fit."""
+        """Store the clients' own layers, drop those of earlier stages, which no longer fit, and advance the stage."""
         for client in self._holders:
             if client not in personal:
                 self.memory.put(client, {})
@@ -180,7 +181,7 @@ class FedMA(GatheredAggregator):
             self.stage = (self.stage + 1) % len(self._chain)
 
     def _complete(self, common: StateDict) -> StateDict:
-        """Return the model with these layers; the earlier ones stay as the clients received them."""
+        """Return the model with these layers; earlier layers stay as the clients received them."""
         average = self.mean
         state = self.result(FlatState(self.start.parameters, average.statistics, average.counters))
         return state | {name: value.to(state[name]) for name, value in common.items()}
@@ -200,7 +201,7 @@ class FrozenLayers(ClientCallback):
                 self._frozen.append((parameter.requires_grad_(False), parameter.detach().clone()))
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Drop the gradients of frozen layers, because without one weight decay and momentum do nothing either."""
+        """Drop the gradients of frozen layers, so that weight decay and momentum do not change them either."""
         for parameter, _ in self._frozen:
             parameter.grad = None
 

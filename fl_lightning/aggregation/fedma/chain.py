@@ -1,4 +1,4 @@
-"""A model as a plain chain of layers, whose units can trade places without changing what the model computes."""
+"""A model as a plain chain of layers, whose units can be permuted without changing what the model computes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fl_lightning.core.state import StateDict
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution or a fully connected layer, by the names of its tensors in a state dict.
+    """A convolution or a fully connected layer, identified by the names of its tensors in a state dict.
 
     Args:
         name: name of the layer.
@@ -43,12 +43,11 @@ class Layer:
 def read_chain(model: nn.Module) -> list[Layer]:
     """Return the layers of a plain chain, in the order in which they are registered.
 
-    Between them there may be anything that treats all units alike: activations, pooling, dropout, flattening. What the
-    ``forward`` of a module does cannot be checked: it must apply the layers in this order, each to the result of the
-    one before.
+    Modules that treat all units alike may come between them: activations, pooling, dropout, flattening. ``forward``
+    cannot be checked; it must apply the layers in this order, each to the output of the previous one.
 
     Raises:
-        MisconfigurationError: if a layer does not fit; names the first one.
+        MisconfigurationError: if a layer does not fit; the message names the first such layer.
     """
     chain: list[Layer] = []
     before: nn.Conv2d | nn.Linear | None = None
@@ -75,14 +74,14 @@ def read_chain(model: nn.Module) -> list[Layer]:
 
 
 def move_columns(weight: Tensor, places: Tensor) -> Tensor:
-    """Return the weight of a layer after the units of the layer before went to new places.
+    """Return the weight of a layer after the units of the previous layer moved to new positions.
 
     The columns that read the same unit are adjacent: one after a fully connected layer, k² between convolutions, H · W
-    where a convolution is flattened.
+    where the output of a convolution is flattened.
 
     Args:
         weight: the layer's weight, of shape (units, inputs, ...).
-        places: where each unit of the layer before went; a permutation.
+        places: new position of each unit of the previous layer; a permutation.
     """
     blocks = weight.reshape(len(weight), len(places), -1)
     return blocks[:, places.argsort()].reshape(weight.shape)

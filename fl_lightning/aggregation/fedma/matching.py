@@ -1,12 +1,12 @@
-"""Matching of atoms: which units of different clients are the same unit.
+"""Matching of atoms: finding out which units of different clients are the same unit.
 
 Yurochkin, Agarwal, Ghosh, Greenewald, Hoang, Khazaeni. Bayesian Nonparametric Federated Learning of Neural Networks.
 ICML 2019. https://arxiv.org/abs/1905.12022
 
-An atom is a row: a unit's incoming weights. The clients' rows are modelled as noisy copies of global atoms, of which
-there may be any number: a Beta-Bernoulli process. Given the atoms that the other clients hold, the best match of one
-more client is a linear assignment. Matching the clients again, one after the other, finds a local optimum of the
-posterior.
+An atom is a row of weights: those that lead into one unit. The clients' rows are modelled as noisy copies of global
+atoms, whose number is not fixed (a Beta-Bernoulli process). Given the atoms that the other clients hold, the best match
+of one more client is a linear assignment. Matching the clients repeatedly, one after the other, finds a local optimum
+of the posterior.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Process:
     Args:
         sigma: σ, the variance of a client's row around its global atom.
         sigma0: σ0, the variance of the global atoms around 0.
-        gamma: γ, how readily a new atom is born.
+        gamma: γ, how readily a new atom is created.
     """
 
     sigma: float = 1.0
@@ -46,8 +46,8 @@ def match(
 ) -> list[Assignment]:
     """Return the global atom of each row of every client. Two rows of the same client never share an atom.
 
-    The atoms are numbered without gaps, in the order of the first of the widest clients, as long as that client shares
-    each of its atoms with another one.
+    The atoms are numbered without gaps, in the row order of the widest client (the first, if there are several),
+    provided that it shares each of its atoms with another client.
 
     Args:
         clients: the rows of each client, one per unit.
@@ -77,13 +77,13 @@ def match(
 def score_matrix(
     rows: Rows, sums: Rows, counts: NDArray[np.int64], births: int, num_clients: int, process: Process
 ) -> NDArray[np.float64]:
-    """Return how much more likely the whole becomes if a row belongs to an atom, of shape (rows, atoms + births).
+    """Return how much assigning a row to an atom raises the posterior, as a (rows, atoms + births) matrix.
 
     Args:
         rows: the client's rows.
         sums: A, the sum of each atom's members divided by σ, without this client.
         counts: n, the number of members of each atom.
-        births: number of new atoms on offer.
+        births: number of new atoms that are available.
         num_clients: J, the number of clients.
         process: σ, σ0 and γ.
     """
@@ -118,7 +118,7 @@ def mean_atoms(clients: Sequence[Rows], assignments: Sequence[Assignment], weigh
 def map_atoms(
     clients: Sequence[Rows], assignments: Sequence[Assignment], weights: Sequence[float], process: Process
 ) -> Rows:
-    """Return each global atom at its posterior's maximum: A / S, the mean shrunk towards 0, less with more members."""
+    """Return each global atom's posterior maximum: A / S, the mean shrunk towards 0, less so with more members."""
     evidence = np.bincount(np.concatenate(assignments))[:, None] / process.sigma
     return mean_atoms(clients, assignments, weights) * evidence / (1 / process.sigma0 + evidence)
 
@@ -135,12 +135,12 @@ class _Pool:
         self.assignments: dict[int, Assignment] = {}
 
     def add(self, client: int) -> None:
-        """Match a client with the existing atoms, and with new ones as far as there is room."""
+        """Match a client with the existing atoms, and with new ones if there is room."""
         rows, width = self._clients[client], len(self._counts)
         births = len(rows) if self._max_width is None else min(len(rows), self._max_width - width)
         scores = score_matrix(rows, self._sums, self._counts, births, len(self._clients), self._process)
         _, atoms = linear_sum_assignment(scores, maximize=True)
-        # New atoms can trade places at no cost. In the order of the rows, a single client keeps its own order.
+        # New atoms are interchangeable. Numbering them in row order keeps the order of a single client.
         born = atoms >= width
         atoms[born] = width + np.arange(born.sum())
         self._sums = np.pad(self._sums, ((0, born.sum()), (0, 0)))
@@ -150,7 +150,7 @@ class _Pool:
         self.assignments = {**self.assignments, client: atoms}
 
     def remove(self, client: int) -> None:
-        """Remove a client, and the atoms that nobody else holds."""
+        """Remove a client, and the atoms that no other client holds."""
         atoms = self.assignments[client]
         self._sums[atoms] -= self._clients[client] / self._process.sigma
         self._counts[atoms] -= 1

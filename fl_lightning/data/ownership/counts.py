@@ -6,7 +6,7 @@ import numpy as np
 
 from fl_lightning.data.datamodule import ClientDatasets, FederatedDataModule
 
-#: Samples are not counted by class if that would take more cells than this.
+#: Samples are not counted by class if the table would have more cells than this.
 _MAX_CELLS = 100_000_000
 
 
@@ -56,7 +56,7 @@ class Ownership:
             source=f"{type(data.source).__name__}, {num_samples:,} samples{classes}",
             partition=("ready-made" if ready_made else repr(data.partition))
             + f", seed {data.seed}"
-            + (", drawn anew every round: round 1" if data.redraws else ""),
+            + (", redrawn every round (showing round 1)" if data.redraws else ""),
             clients=clients,
             sizes=sizes,
             counts=counts,

@@ -1,4 +1,4 @@
-"""A picture that shows which client owns what: clients from left to right, classes upwards, and sizes above them."""
+"""A picture of which client owns what: clients from left to right, classes from bottom to top, and sizes above them."""
 
 import textwrap
 
@@ -13,7 +13,7 @@ from fl_lightning.data.ownership.counts import Ownership
 
 #: Up to these numbers, every client and class has its own bubble; beyond them, a map is drawn.
 _MAX_BUBBLES = {"clients": 50, "classes": 25}
-#: In points. The legend has room for a bubble of this width.
+#: Maximum width of a bubble in points, for which the legend has room.
 _MAX_BUBBLE_WIDTH = 36
 #: With more clients than this, several are averaged per column.
 _MAX_COLUMNS = 1000
@@ -129,7 +129,7 @@ def _draw_map(figure: Figure, axes: Axes, ownership: Ownership) -> None:
         shares = shares[np.lexsort(main.T[::-1])]
         left = 0.0
     image = np.ma.masked_equal(_averaged(shares).T, 0.0)
-    image_of = axes.imshow(
+    artist = axes.imshow(
         image,
         cmap=_map_colours(),
         vmin=0,
@@ -147,7 +147,7 @@ def _draw_map(figure: Figure, axes: Axes, ownership: Ownership) -> None:
     else:
         axes.yaxis.set_major_locator(MaxNLocator(10, integer=True))
     box = axes.get_position()
-    bar = figure.colorbar(image_of, cax=figure.add_axes((box.x1 + 0.015, box.y0, 0.015, box.height)))
+    bar = figure.colorbar(artist, cax=figure.add_axes((box.x1 + 0.015, box.y0, 0.015, box.height)))
     bar.set_label("share of the client's samples")
 
 

@@ -38,7 +38,7 @@ class Partition(ABC):
 
         Args:
             labels: class of every sample; for a partition with a ``column``, the values of that column.
-            seed: the same seed gives the same partition.
+            seed: seed of the partition; equal seeds yield equal partitions.
         """
 
     def check_enough(self, labels: np.ndarray, min_samples: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Nodes of different kinds side by side: some see only a few classes, others see all of them.
+"""Nodes of different kinds in one federation: some hold only a few classes, others hold all of them.
 
 Wu, Wang. Fast-Convergent Federated Learning With Adaptive Weighting (FedAdp). 2021, sections III-B and V.
 """

@@ -1,4 +1,4 @@
-"""Natural partitions: the data itself says which client owns each sample, in a column or in lists."""
+"""Natural partitions: a column or lists in the data define which client owns each sample."""
 
 import json
 from pathlib import Path
@@ -76,7 +76,7 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text())
     except (ValueError, OSError) as error:
         raise MisconfigurationError(
-            f"lists={path} is not a JSON or .npz file, or was cut off ({error}): write it again"
+            f"lists={path} is not a JSON or .npz file, or is truncated ({error}): write it again"
         ) from error
 
 
@@ -95,5 +95,5 @@ def _checked(samples: Any, total: int, client: str) -> Indices:
             " correct the index"
         )
     if len(np.unique(indices)) < len(indices):
-        raise MisconfigurationError(f"{client} has a sample twice: list every index once")
+        raise MisconfigurationError(f"{client} lists a sample twice: list every index once")
     return indices.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Partitions that cut the data into shards, each of one class or nearly so, and deal the shards to the clients."""
+"""Partitions that cut the data into shards of (almost) one class each, and deal the shards to the clients."""
 
 import numpy as np
 

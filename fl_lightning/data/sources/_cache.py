@@ -1,4 +1,4 @@
-"""A cache for tensors that take long to make from files, kept in one file beside them."""
+"""A cache for tensors that are slow to build from files, kept in one file next to them."""
 
 import hashlib
 import os
@@ -18,13 +18,13 @@ Tensors = dict[str, Tensor]
 def cached(folder: Path, name: str, fingerprint: str, make: Callable[[], Tensors]) -> Tensors:
     """Return the result of ``make``, from the cache if the cache was made from the same files.
 
-    A broken cache is made again. The file appears in one step, so several processes may call this at the same time.
+    A broken cache is rebuilt. The file is written atomically, so several processes may call this at the same time.
 
     Args:
         folder: folder of the data. If it is not writable, the cache goes to the user's cache folder.
         name: name of the cache, one for each kind of content.
         fingerprint: fingerprint of everything that the content depends on, from :func:`fingerprint_of`.
-        make: makes the content.
+        make: builds the content.
     """
     places = (
         folder / f"fl_lightning-{name}.cache",
@@ -37,8 +37,8 @@ def cached(folder: Path, name: str, fingerprint: str, make: Callable[[], Tensors
     tensors = make()
     if not any(_write(place, fingerprint, tensors) for place in places):
         rank_zero_warn(
-            f"neither {folder} nor {_user_folder()} is writable, so {name} cannot be cached and are read again at every"
-            " start: make one of them writable"
+            f"neither {folder} nor {_user_folder()} is writable, so {name} cannot be cached and must be read again at"
+            " every start: make one of them writable"
         )
     return tensors
 
@@ -49,7 +49,7 @@ def fingerprint_of(version: str, files: Iterable[str], folder: Path) -> str:
     Args:
         version: version of the code that reads the files.
         files: paths of the files.
-        folder: folder above the files. Its own path does not count, so moved data keeps its fingerprint.
+        folder: folder above the files. Its own path is not hashed, so moved data keeps its fingerprint.
     """
     stats = ((file.removeprefix(str(folder)), os.stat(file)) for file in files)
     return _digest([version, *(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats)])
@@ -69,7 +69,7 @@ def _read(place: Path, fingerprint: str) -> Tensors | None:
         content = torch.load(place, weights_only=True)
         tensors: Tensors = content["tensors"]
         valid = content["fingerprint"] == fingerprint and content["checksum"] == _checksum(tensors)
-    except Exception:  # whatever is wrong, the cache can be made again
+    except Exception:  # whatever is wrong, the cache can be rebuilt
         return None
     return tensors if valid else None
 

@@ -61,7 +61,7 @@ def _read(path: str, image_size: int | None) -> np.ndarray:
             return _pixels(picture, image_size)
     except Exception as error:  # each of Pillow's decoders raises its own errors
         raise MisconfigurationError(
-            f"{path} cannot be decoded ({' '.join(str(error).split())}): delete it or get it again"
+            f"{path} cannot be decoded ({' '.join(str(error).split())}): delete or replace it"
         ) from error
 
 

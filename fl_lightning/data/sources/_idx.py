@@ -24,7 +24,7 @@ def read_idx(path: Path) -> Tensor:
     except (OSError, EOFError, zlib.error) as error:
         raise _broken(path, str(error)) from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UNSIGNED_BYTE:
-        raise _broken(path, "it does not begin like an idx file of bytes")
+        raise _broken(path, "it does not have the header of an idx file of bytes")
     dimensions = content[3]
     start = 4 * (1 + dimensions)
     if len(content) < start:
@@ -37,4 +37,4 @@ def read_idx(path: Path) -> Tensor:
 
 def _broken(path: Path, why: str) -> MisconfigurationError:
     """Return the error for a broken file."""
-    return MisconfigurationError(f"{path} is broken ({why}): delete it and get it again")
+    return MisconfigurationError(f"{path} is broken ({why}): delete it and download it again")

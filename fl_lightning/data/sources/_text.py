@@ -12,7 +12,7 @@ import torch
 from fl_lightning.data.sources._cache import Tensors
 
 PADDING, UNKNOWN = 0, 1
-#: What the first numbers stand for.
+#: The words that the first numbers stand for.
 RESERVED = ("<padding>", "<unknown>")
 
 _URL = re.compile(r"(?:https?://|www\.)\S+")
@@ -25,7 +25,7 @@ _ROWS_AT_ONCE = 100_000
 def tokenise(text: str) -> list[str]:
     """Split a tweet into words, in lower case.
 
-    As in section 2.2 of Go, Bhayani and Huang, every user name becomes the same word, so does every URL, and a letter
+    As in section 2.2 of Go, Bhayani and Huang, every user name becomes the same word, as does every URL, and a letter
     that occurs more than twice in a row is reduced to two. Numbers, exclamation marks and question marks are words;
     other punctuation is dropped.
     """
@@ -36,7 +36,7 @@ def tokenise(text: str) -> list[str]:
 
 @dataclass
 class TokenisedTexts:
-    """Texts as numbers in one list of words. They can be encoded quickly for any vocabulary and length.
+    """Texts as indices into one list of words, which can be encoded quickly for any vocabulary and length.
 
     Args:
         words: all words, in the order of their first occurrence.
@@ -83,7 +83,7 @@ class TokenisedTexts:
         return order[counts[order] > 0]
 
     def encoded(self, rows: np.ndarray, vocabulary: np.ndarray, length: int) -> np.ndarray:
-        """Return the given texts as rows of ``length`` int64 numbers, padded or cut at the end.
+        """Return the given texts as rows of ``length`` int64 numbers, padded or truncated at the end.
 
         An empty text becomes one unknown word.
         """

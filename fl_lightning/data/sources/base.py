@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fl_lightning.core.errors import MisconfigurationError
 
-#: Splits are part of the data set: they are the same in every run, whatever its seed.
+#: Splits are part of the data set: they are the same in every run, regardless of its seed.
 _SPLIT_SEED = 0
 _EVALUATION_BATCH = 512
 
@@ -33,7 +33,7 @@ class TensorSource(LightningDataModule, ABC):
             clients; 0 validates on the test set.
     """
 
-    #: Further facts about every training sample, such as who wrote it, for partitions by column.
+    #: Further columns with one value per training sample, such as its author, for ``ByColumn``.
     columns: dict[str, np.ndarray]
 
     def __init__(self, batch_size: int = 32, train_fraction: float = 1.0, validation_fraction: float = 0.0) -> None:
@@ -115,7 +115,7 @@ def stratified_split(
         labels: class of each index.
         fraction: size of the first part.
         name: name of the fraction in error messages.
-        fix: what error messages advise; by default, to set the argument ``name`` of the source.
+        fix: fix that error messages suggest; by default, to set the argument ``name`` of the source.
     """
     count = round(fraction * len(indices))
     try:

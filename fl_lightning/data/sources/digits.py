@@ -9,7 +9,7 @@ from fl_lightning.data.sources.base import Parts, TensorSource, hold_out
 
 
 class Digits(TensorSource):
-    """1,797 handwritten digits with 8 × 8 pixels in ten classes. A stratified fifth of them is the test set.
+    """1,797 handwritten digits of 8 × 8 pixels in ten classes. A stratified fifth of them is the test set.
 
     Alpaydin, Kaynak. Optical Recognition of Handwritten Digits. UCI Machine Learning Repository, 1998.
 

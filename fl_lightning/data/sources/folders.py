@@ -18,7 +18,7 @@ Sample = tuple[str, int]
 
 
 class Folders(ImageSource):
-    """Base class of data sets that come as image files. They are decoded once, then read from a cache beside them.
+    """Base class of data sets that come as image files. They are decoded once, then read from a cache next to them.
 
     Args:
         root: folder that holds the data.

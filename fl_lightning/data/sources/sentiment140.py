@@ -27,8 +27,8 @@ class Sentiment140(TensorSource):
     Go, Bhayani, Huang. Twitter Sentiment Classification using Distant Supervision. 2009.
 
     A tweet is a row of ``max_length`` word numbers. 0 is padding at its end, and 1 is a word outside the vocabulary.
-    Every tweet has at least one word, so that it can be packed. ``columns["user"]`` numbers the author of each training
-    tweet, if the file names them.
+    Every tweet has at least one word, so that it can be packed. ``columns["user"]`` holds the number of each training
+    tweet's author, if the file names authors.
 
     Args:
         root: folder that holds the folder ``sentiment140`` with the CSV file.
@@ -133,11 +133,11 @@ class Sentiment140(TensorSource):
         with self.file.open("rb") as file_end:
             file_end.seek(-1, os.SEEK_END)
             if file_end.read() not in b'"\r\n':
-                raise self._broken(rows.line_num, "the file is cut off")
+                raise self._broken(rows.line_num, "the file is truncated")
 
     def _broken(self, line: int, why: str) -> MisconfigurationError:
         """Return the error for a broken line."""
         return MisconfigurationError(
             f"{self.file}, line {line}: {why}, but a line has six fields (polarity 0 or 4, id, date, query, user,"
-            " text): correct the line, or get the file again"
+            " text): correct the line, or download the file again"
         )

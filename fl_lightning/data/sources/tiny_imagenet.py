@@ -7,7 +7,7 @@ from fl_lightning.data.sources.folders import Folders, Sample
 
 
 class TinyImageNet(Folders):
-    """110,000 photographs with 64 × 64 pixels in 200 classes. The 10,000 of its ``val`` part are the test set.
+    """110,000 photographs of 64 × 64 pixels in 200 classes. The 10,000 in its ``val`` part are the test set.
 
     Le, Yang. Tiny ImageNet Visual Recognition Challenge. 2015. Files are laid out as in tiny-imagenet-200.zip.
     """
@@ -33,7 +33,7 @@ class TinyImageNet(Folders):
             if label is None or not path.is_file():
                 raise MisconfigurationError(
                     f"{annotations}, line {line}: {text!r} does not name an image in {path.parent} and a known class:"
-                    " get the data set again"
+                    " download the data set again"
                 )
             found.append((str(path), label))
         return found

@@ -71,7 +71,7 @@ class Downloadable(ImageSource):
             ) from error
 
     def check_files(self) -> None:
-        """Raise an error if files are missing. It says where they are expected and how to get them."""
+        """Raise an error if files are missing; the message says where they are expected and how to get them."""
         if not self.has_files():
             raise MisconfigurationError(
                 f"{type(self).__name__} is not in {self.folder}: set data.source.init_args.root to the folder above"
@@ -81,13 +81,13 @@ class Downloadable(ImageSource):
 
 
 class MNIST(Downloadable):
-    """70,000 handwritten digits with 28 × 28 pixels in ten classes. 10,000 of them are the test set.
+    """70,000 handwritten digits of 28 × 28 pixels in ten classes. 10,000 of them are the test set.
 
     LeCun, Bottou, Bengio, Haffner. Gradient-Based Learning Applied to Document Recognition. 1998.
     """
 
     channel_mean, channel_std = (0.1307,), (0.3081,)
-    #: The class of torchvision that downloads the files, to a folder of the same name.
+    #: The torchvision class that downloads the files, to a folder of the same name.
     torchvision_class: type[torchvision.datasets.MNIST] = torchvision.datasets.MNIST
     #: Further folders that may hold the files.
     other_folders: tuple[Path, ...] = ()
@@ -123,13 +123,13 @@ def _read_pair(images_file: Path, labels_file: Path) -> TensorDataset:
     if images.ndim != 3 or labels.shape != images.shape[:1]:
         raise MisconfigurationError(
             f"{labels_file} does not belong to {images_file}, because their shapes are {tuple(labels.shape)} and"
-            f" {tuple(images.shape)}: delete both and get them again"
+            f" {tuple(images.shape)}: delete both and download them again"
         )
     return TensorDataset(images.unsqueeze(1), labels.long())
 
 
 class FashionMNIST(MNIST):
-    """70,000 pictures of clothes with 28 × 28 pixels in ten classes. 10,000 of them are the test set.
+    """70,000 pictures of clothes, 28 × 28 pixels each, in ten classes. 10,000 of them are the test set.
 
     Xiao, Rasul, Vollgraf. Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms. 2017.
     """
@@ -141,7 +141,7 @@ class FashionMNIST(MNIST):
 
 
 class CIFAR10(Downloadable):
-    """60,000 colour photographs with 32 × 32 pixels in ten classes. 10,000 of them are the test set.
+    """60,000 colour photographs of 32 × 32 pixels in ten classes. 10,000 of them are the test set.
 
     Krizhevsky. Learning Multiple Layers of Features from Tiny Images. 2009.
     """
@@ -166,7 +166,7 @@ class CIFAR10(Downloadable):
         except RuntimeError as error:
             broken = [path for path, md5 in self._checksums().items() if not check_integrity(path, md5)]
             raise MisconfigurationError(
-                f"{broken[0]} is broken (its checksum is not the published one): delete it and get it again"
+                f"{broken[0]} is broken (its checksum is not the published one): delete it and download it again"
             ) from error
         train, test = (
             TensorDataset(torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(part.targets))

@@ -66,7 +66,7 @@ def close(actual: Tensor, expected: np.ndarray) -> None:
 
 
 def clients(means, variances, sizes=None) -> tuple[nn.Module, list[ClientUpdate]]:
-    """Return a model that has nothing but statistics, and clients with these statistics."""
+    """Return a model that has only statistics, and clients with these statistics."""
     model = nn.BatchNorm1d(len(means[0]))
     sizes = [10] * len(means) if sizes is None else sizes
     updates = []
@@ -84,7 +84,7 @@ def random_clients(count: int, entries: int, generator: np.random.Generator) -> 
 
 
 def returned(aggregator: FedDNA, updates: list[ClientUpdate]) -> list[ClientUpdate]:
-    """Return what the clients would send next if they did not train: the statistics that they got back."""
+    """Return what the clients would send next without training: the statistics that they got back."""
     return [
         ClientUpdate(update.client, {**update.state, **aggregator.personal_state(update.client)}, update.num_samples)
         for update in updates
@@ -132,7 +132,7 @@ def test_personal_and_served_statistics_agree_with_numpy(model, weighting, gener
     close(served[var_name], var)
 
 
-def test_divergence_agrees_with_the_integral():
+def test_the_divergence_agrees_with_numerical_integration():
     p_mean, p_log_var, q_mean, q_log_var = 0.3, -0.7, -1.1, 0.9
     result = divergence(
         Gaussian(torch.tensor([[p_mean, q_mean]]), torch.tensor([[p_log_var, q_log_var]])),
@@ -197,7 +197,7 @@ def test_a_run_has_the_parameters_of_fedavg_bit_for_bit_but_other_statistics():
     assert different == {"layers.1.running_mean", "layers.1.running_var"}
 
 
-def test_clients_that_do_not_train_agree_soon(generator):
+def test_clients_that_do_not_train_soon_agree(generator):
     model, updates = random_clients(20, 200, generator)
     began = FedDNA(steps=1)
     began.aggregate(model, updates)
@@ -243,7 +243,7 @@ def test_statistics_stay_finite_and_variances_positive(means, data):
 @pytest.mark.parametrize("var", [0.0, 2.0])
 @pytest.mark.parametrize("size", [1, 10])
 @pytest.mark.parametrize("count", [2, 5])
-def test_identical_clients_keep_what_they_agree_on(count, size, var):
+def test_identical_clients_keep_their_common_statistics(count, size, var):
     model, updates = clients([[1.0, -3.0]] * count, [[var, 1.0]] * count, [size] * count)
     aggregator = FedDNA()
     result = aggregator.aggregate(model, updates)
@@ -425,6 +425,6 @@ def test_a_model_without_statistics_is_refused(model):
 
 
 @pytest.mark.parametrize("name", ["steps", "latent", "hidden", "lr", "importance_lr"])
-def test_arguments_with_which_nothing_is_learned_are_refused(name):
+def test_arguments_that_prevent_learning_are_refused(name):
     with pytest.raises(MisconfigurationError, match=rf"^{name}=0, .*: set it above 0"):
         FedDNA(**{name: 0})

@@ -91,7 +91,7 @@ def test_permuted_copies_are_served_as_the_same_function(net, one_shot, generato
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_a_pass_over_permuted_copies_never_changes_what_anyone_computes(net, generator):
+def test_a_pass_over_permuted_copies_never_changes_what_a_client_computes(net, generator):
     make, shape = NETS[net]
     model = distinct(make(), generator)
     expected = outputs(model, dict(model.state_dict()), shape)
@@ -230,7 +230,7 @@ def test_buffers_and_counters_are_aggregated_as_in_fedavg(generator):
 
 
 class Chain(Net):
-    """Three layers, trained with momentum and weight decay, which could move a frozen parameter."""
+    """Three layers, trained with momentum and weight decay, either of which could move a frozen parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -301,7 +301,7 @@ def test_one_shot_trains_all_layers_in_every_round():
 
 
 @pytest.mark.parametrize("begun", [1, 2, 4])
-def test_a_pass_that_is_interrupted_and_resumed_ends_like_one_that_was_not(begun, tmp_path):
+def test_a_pass_that_is_interrupted_and_resumed_ends_like_an_uninterrupted_one(begun, tmp_path):
     options = {"selection": RandomClients(count=3)}
     whole, _ = run(5, **options)
     _, trainer = run(begun, **options)
@@ -315,7 +315,7 @@ def test_keeping_the_clients_in_a_folder_changes_nothing(tmp_path):
     assert identical(run(4, server)[0], run(4)[0])
 
 
-def test_two_processes_equal_one():
+def test_two_processes_give_the_same_result_as_one():
     options = {"selection": RandomClients(count=3)}
     one, _ = run(4, **options)
     two, _ = run(4, strategy="ddp_fork", devices=2, **options)
@@ -430,7 +430,7 @@ def test_a_run_with_an_unsupported_architecture_is_refused_before_training():
         federate(Net(batch_norm=True), server=FederatedServer(FedMA()))
 
 
-def test_weights_that_are_not_finite_are_named(generator):
+def test_layers_with_weights_that_are_not_finite_are_named(generator):
     model = small_mlp()
     updates = random_updates(model, 3, generator)
     updates[1].state["3.bias"][0] = torch.nan

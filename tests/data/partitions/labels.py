@@ -4,5 +4,5 @@ import numpy as np
 
 
 def cyclic_labels(classes: int = 10, samples: int = 60_000) -> np.ndarray:
-    """By default, as many samples and classes as MNIST has."""
+    """Return labels that cycle through the classes; by default, as many samples and classes as MNIST has."""
     return np.arange(samples) % classes

@@ -16,7 +16,7 @@ SIZES = st.sampled_from(["balanced", "power_law"])
 @pytest.mark.filterwarnings("ignore:.*belongs to no client")
 @given(clients=st.integers(1, 40), classes=st.integers(1, 6), sizes=SIZES, seed=st.integers(0, 10**6))
 @settings(deadline=None)
-def test_every_client_has_the_number_of_classes_and_no_sample_has_two_owners(clients, classes, sizes, seed):
+def test_every_client_has_the_given_number_of_classes_and_no_sample_has_two_owners(clients, classes, sizes, seed):
     labels = np.random.default_rng(seed).permutation(cyclic_labels(6, 600))
     parts = ClassesPerClient(clients, classes, sizes=sizes).assign(labels, seed)
     assert all(len(np.unique(labels[part])) == classes for part in parts)
@@ -82,6 +82,6 @@ def test_classes_that_cannot_be_divided_are_refused(make, message):
         make()
 
 
-def test_a_class_without_an_owner_is_warned_about():
+def test_a_class_without_an_owner_causes_a_warning():
     with pytest.warns(UserWarning, match="belongs to no client"):
         ClassesPerClient(2, 1).assign(cyclic_labels(4, 40), 0)

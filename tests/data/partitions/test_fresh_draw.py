@@ -11,7 +11,7 @@ LABELS = np.random.default_rng(0).permutation(np.arange(400) % 8)
 
 @given(low=st.integers(1, 10), more=st.integers(0, 20), seed=st.integers(0, 10**6), round_=st.integers(0, 500))
 @settings(deadline=None, max_examples=50)
-def test_every_client_has_low_to_high_samples_of_every_class_and_none_twice(low, more, seed, round_):
+def test_every_client_has_low_to_high_samples_of_every_class_without_duplicates(low, more, seed, round_):
     for samples in FreshDraw(3, low, low + more).draw(LABELS, seed, round_):
         counts = np.bincount(LABELS[samples], minlength=8)
         assert counts.min() >= low

@@ -6,7 +6,7 @@ from fl_lightning.data.partitions.grouping import cut
 
 
 @given(sizes=st.lists(st.integers(0, 5), min_size=1, max_size=10))
-def test_pieces_have_their_sizes_and_make_up_the_whole(sizes):
+def test_the_pieces_have_the_given_sizes_and_make_up_the_whole(sizes):
     pieces = cut(np.arange(sum(sizes)), np.array(sizes))
     assert [len(piece) for piece in pieces] == sizes
     assert np.concatenate(pieces).tolist() == list(range(sum(sizes)))

@@ -16,7 +16,7 @@ def classes_of(nodes: list[np.ndarray]) -> list[int]:
 
 @given(classes=st.lists(ENTRIES, min_size=1, max_size=12), seed=st.integers(0, 10**6))
 @settings(deadline=None, max_examples=50)
-def test_every_node_has_its_number_of_samples_and_none_twice(classes, seed):
+def test_every_node_has_its_number_of_samples_without_duplicates(classes, seed):
     for node in MixedNodes(classes, 300).assign(LABELS, seed):
         assert len(np.unique(node)) == len(node) == 300
 
@@ -24,7 +24,7 @@ def test_every_node_has_its_number_of_samples_and_none_twice(classes, seed):
 @given(classes=st.lists(st.integers(1, 10), min_size=1, max_size=12), seed=st.integers(0, 10**6))
 @settings(deadline=None, max_examples=50)
 def test_every_node_holds_its_number_of_classes(classes, seed):
-    # with 300 samples of at most ten classes, a held class is missing with probability 1e-13
+    # with 300 samples from at most ten classes, one of a node's classes is missing with probability 1e-13
     assert classes_of(MixedNodes(classes, 300).assign(LABELS, seed)) == classes
 
 

@@ -26,7 +26,7 @@ LISTS = [[3, 1], [0], [1, 2]]
 
 
 @pytest.mark.parametrize("kind", ["lists", "list.json", "object.json", "arrays.npz"])
-def test_lists_are_taken_as_they_are(tmp_path, kind):
+def test_lists_of_every_kind_are_used_unchanged(tmp_path, kind):
     file = tmp_path / kind
     if kind == "list.json":
         file.write_text(json.dumps(LISTS))
@@ -44,7 +44,7 @@ def test_lists_are_taken_as_they_are(tmp_path, kind):
         ([], "lists holds no lists of indices"),
         ([[0], [1, 4]], "lists: client 1 has the index 4, but the 4 training samples are numbered from 0 to 3"),
         ([[-1]], "client 0 has the index -1"),
-        ([[0, 2, 0]], "client 0 has a sample twice"),
+        ([[0, 2, 0]], "client 0 lists a sample twice"),
         ([[0.5]], "client 0 has no flat list of whole numbers"),
         ([[[0], [1, 2]]], "client 0 has no flat list of whole numbers"),
         ("nowhere.json", "lists=nowhere.json, but there is no such file"),
@@ -58,7 +58,7 @@ def test_bad_lists_are_refused(lists, message):
 @pytest.mark.parametrize("name", ["broken.json", "broken.npz"])
 def test_a_broken_file_of_lists_is_named(tmp_path, name):
     (tmp_path / name).write_bytes(b"[[1, 2")
-    with pytest.raises(MisconfigurationError, match=f"{name} is not a JSON or .npz file, or was cut off"):
+    with pytest.raises(MisconfigurationError, match=f"{name} is not a JSON or .npz file, or is truncated"):
         ByList(str(tmp_path / name)).assign(np.zeros(4), seed=0)
 
 

@@ -10,7 +10,7 @@ from fl_lightning.data.partitions.shards import favourite_shares
 
 @given(clients=st.integers(1, 30), shards=st.integers(1, 4), samples=st.integers(120, 500), seed=st.integers(0, 10**6))
 @settings(deadline=None, max_examples=50)
-def test_every_sample_has_one_owner_and_sizes_differ_by_one_sample_per_shard_at_most(clients, shards, samples, seed):
+def test_every_sample_has_one_owner_and_sizes_differ_by_at_most_one_sample_per_shard(clients, shards, samples, seed):
     labels = np.random.default_rng(seed).integers(0, 5, samples)
     parts = Shards(clients, shards).assign(labels, seed)
     assert sorted(np.concatenate(parts)) == list(range(samples))
@@ -20,7 +20,7 @@ def test_every_sample_has_one_owner_and_sizes_differ_by_one_sample_per_shard_at_
 
 @given(clients=st.integers(1, 30), shards=st.integers(1, 3), seed=st.integers(0, 10**6))
 @settings(deadline=None, max_examples=50)
-def test_a_shard_holds_two_classes_at_most(clients, shards, seed):
+def test_a_shard_holds_at_most_two_classes(clients, shards, seed):
     labels = np.random.default_rng(seed).permutation(np.arange(600) % 6)  # a shard has 100 samples or fewer
     for part in Shards(max(clients, 6), shards).assign(labels, seed):
         assert len(np.unique(labels[part])) <= 2 * shards
@@ -35,9 +35,9 @@ def test_mcmahans_partition_gives_two_shards_of_one_class_each():
 
 @given(clients=st.integers(1, 25), classes=st.integers(1, 6), eta=st.floats(0, 1), seed=st.integers(0, 10**6))
 @settings(deadline=None, max_examples=50)
-def test_favourites_give_every_sample_one_owner_and_every_client_equally_many_shards(clients, classes, eta, seed):
+def test_favourites_give_every_sample_one_owner_and_every_client_the_same_number_of_shards(clients, classes, eta, seed):
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), 75))
-    parts = FavouriteClass(clients, eta, shards_per_class=25).assign(labels, seed)  # a shard is three samples
+    parts = FavouriteClass(clients, eta, shards_per_class=25).assign(labels, seed)  # a shard has three samples
     assert sorted(np.concatenate(parts)) == list(range(75 * classes))
     shards = np.array([len(part) / 3 for part in parts])
     assert set(shards) <= {classes * 25 // clients, -(-classes * 25 // clients)}
@@ -77,7 +77,7 @@ def test_two_classes_with_an_eta_of_one_half_are_iid():
 
 
 def deal_one_by_one(shares: np.ndarray, shards: int, generator: np.random.Generator) -> np.ndarray:
-    """Return how many shards of each class each client gets, by the specification as a plain loop."""
+    """Return how many shards of each class each client gets, following the specification in a plain loop."""
     clients, classes = shares.shape
     left, dealt = np.full(classes, shards), np.zeros(shares.shape)
     for turn in range(classes * shards):

@@ -20,10 +20,10 @@ def test_sizes_add_up_and_none_is_below_the_minimum(shares, minimum, extra):
 
 @given(shares=SHARES, minimum=st.integers(1, 5), extra=st.integers(1, 1000))
 @settings(deadline=None)
-def test_sizes_above_the_minimum_are_in_proportion(shares, minimum, extra):
+def test_sizes_above_the_minimum_are_proportional_to_their_shares(shares, minimum, extra):
     total = minimum * len(shares) + extra
     low, high = 0.0, total / min(shares)
-    for _ in range(200):  # bisection for the factor with which the parts add up
+    for _ in range(200):  # bisect for the factor with which the parts add up to the total
         factor = (low + high) / 2
         if sum(max(minimum, factor * share) for share in shares) < total:
             low = factor

@@ -46,7 +46,7 @@ def test_the_cache_is_read_the_next_time(folder, make):
     assert [path.name for path in folder.iterdir()] == ["fl_lightning-x.cache"]
 
 
-def test_another_fingerprint_replaces_the_cache(folder, make):
+def test_a_different_fingerprint_replaces_the_cache(folder, make):
     cached(folder, "x", "1", make)
     cached(folder, "x", "2", make)
     assert make.calls == 2
@@ -83,7 +83,7 @@ def test_the_users_cache_folder_is_used_if_the_data_folder_is_not_writable(folde
     assert [path.name for path in folder.iterdir()] == ["fl_lightning-x.cache"]  # no half-written file is left behind
 
 
-def test_without_a_writable_folder_it_works_and_warns(folder, make, user_folder):
+def test_without_a_writable_folder_data_is_loaded_with_a_warning(folder, make, user_folder):
     (folder / "fl_lightning-x.cache").mkdir()
     user_folder.parent.mkdir()
     user_folder.write_text("no folder")
@@ -91,14 +91,14 @@ def test_without_a_writable_folder_it_works_and_warns(folder, make, user_folder)
         assert same(cached(folder, "x", "1", make))
 
 
-def test_several_threads_may_make_the_cache_at_once(folder, make):
+def test_several_threads_can_write_the_cache_at_once(folder, make):
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda _: cached(folder, "x", "1", make), range(16)))
     assert all(map(same, results))
     assert [path.name for path in folder.iterdir()] == ["fl_lightning-x.cache"]
 
 
-def test_a_fingerprint_changes_with_name_size_time_and_version_but_not_with_the_folder(folder, tmp_path):
+def test_a_fingerprint_depends_on_name_size_time_and_version_but_not_on_the_folder(folder, tmp_path):
     def fingerprint(version: str = "1") -> str:
         return fingerprint_of(version, [str(path) for path in sorted(folder.iterdir())], folder)
 

@@ -1,4 +1,4 @@
-"""Every data set that has to be downloaded can be trained on from YAML, here with tiny files of its real format."""
+"""Models train from YAML on every data set that has to be downloaded, here with tiny files in its real format."""
 
 import sys
 
@@ -36,7 +36,7 @@ BILSTM = {"net": {"class_path": "BiLSTM", "init_args": {"vocabulary_size": 50, "
     ],
     ids=["MNIST", "FashionMNIST", "CIFAR10", "ImageFolder", "TinyImageNet", "Sentiment140"],
 )
-def test_a_model_is_trained_on_it_for_two_rounds_and_tested(
+def test_a_model_trains_on_every_source_for_two_rounds_and_is_tested(
     tmp_path, monkeypatch, capsys, source, arguments, write, model, data
 ):
     monkeypatch.chdir(tmp_path)

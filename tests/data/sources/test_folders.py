@@ -13,7 +13,7 @@ from tests.data.files import bytes_of, message_of, set_up, write_folders, write_
 
 @pytest.fixture
 def decoded(monkeypatch) -> list[int]:
-    """The number of files decoded by each call."""
+    """Record how many files each call decodes."""
     calls: list[int] = []
 
     def counting(paths, image_size=None):
@@ -51,7 +51,7 @@ def test_a_class_may_be_missing_from_the_test_part(tmp_path):
     assert set_up(ImageFolder(tmp_path)).parts.test.tensors[1].tolist() == [1, 1]
 
 
-def test_statistics_are_those_of_the_training_images_unless_given(tmp_path):
+def test_statistics_come_from_the_training_images_unless_given(tmp_path):
     write_folders(tmp_path)
     source = set_up(ImageFolder(tmp_path))
     pixels = source.parts.train.tensors[0].numpy().astype(np.float64) / 255

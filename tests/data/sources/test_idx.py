@@ -23,8 +23,8 @@ def test_plain_and_compressed_idx_files_are_read(tmp_path, suffix, shape):
         ("train-images-idx3-ubyte", first_half, "bytes of data instead of 31360"),
         ("t10k-labels-idx1-ubyte", lambda content: content + b"more", "bytes of data instead of 20"),
         ("t10k-labels-idx1-ubyte", lambda content: content[:6], "ends within its header"),
-        ("train-labels-idx1-ubyte", lambda content: b"<html>" + content, "does not begin like an idx file"),
-        ("train-labels-idx1-ubyte", lambda content: b"", "does not begin like an idx file"),
+        ("train-labels-idx1-ubyte", lambda content: b"<html>" + content, "does not have the header of an idx file"),
+        ("train-labels-idx1-ubyte", lambda content: b"", "does not have the header of an idx file"),
     ],
 )
 def test_a_broken_idx_file_is_named(tmp_path, name, damage, why):

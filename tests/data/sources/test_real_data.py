@@ -1,4 +1,4 @@
-"""Tests of the real data sets, if the variable FL_LIGHTNING_DATA names a folder with them in torchvision's layout."""
+"""Tests on the real data sets, if FL_LIGHTNING_DATA names a folder that has them in torchvision's layout."""
 
 import os
 from pathlib import Path

@@ -80,7 +80,7 @@ def test_the_users_are_a_column_of_the_training_data(tmp_path):
     assert len(set(zip(names, column.tolist(), strict=True))) == len(set(names)) == len(set(column.tolist()))
 
 
-def test_a_file_without_users_has_no_such_column(tmp_path):
+def test_a_file_without_users_has_no_user_column(tmp_path):
     write_tweets(tmp_path, [(polarity, "", text) for polarity, _, text in tweets()])
     assert set_up(Sentiment140(tmp_path)).columns == {}
 
