@@ -204,7 +204,8 @@ class FederatedServer(RoundRunner):
             personal=self.aggregator.personal_state,
         )
         self.aggregator.begin_round(module, round)
-        return replace(round, broadcast=self.aggregator.broadcast())
+        self.aggregator.round = replace(round, broadcast=self.aggregator.broadcast())
+        return self.aggregator.round
 
     def _remember(self, update: ClientUpdate) -> None:
         """Store the memories of the client's callbacks for its next round."""

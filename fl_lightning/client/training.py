@@ -153,6 +153,7 @@ class LocalTraining:
         model = self._model.reset(start)
         loader = self._data.client_loader(client, round.number, self.batch_size, self._model.has_batch_norm)
         trainer.fit(model, datamodule=with_loaders(self._data.source, train=loader))
+        model.zero_grad(set_to_none=True)  # gradients would take memory while the server aggregates
         assert isinstance(trainer.strategy, ClientStrategy)
         return model, trainer.strategy
 
