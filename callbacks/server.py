@@ -105,6 +105,8 @@ class FederatedServer(RoundRunner):
                 f"the checkpoint is from a run with {name}={was[name]}, but this one has {name}={now.get(name)}:"
                 " resume with the config.yaml of that run"
             )
+        if self._saved_run is None:
+            self.store.check_empty()
         module = pl_module.module
         assert isinstance(module, LightningModule)
         for tensor in module.state_dict().values():
@@ -133,6 +135,7 @@ class FederatedServer(RoundRunner):
         down = state_bytes(round.start) + state_bytes(round.broadcast)
         watchers = [callback for callback in trainer.callbacks if isinstance(callback, RoundCallback)]  # type: ignore[attr-defined]
         tally = _Tally(pl_module.device)
+        memories: list[tuple[int, dict[str, StateDict]]] = []
 
         for watcher in watchers:
             watcher.on_round_start(trainer, pl_module, round, clients)
@@ -143,9 +146,9 @@ class FederatedServer(RoundRunner):
             for watcher in watchers:  # first, because an aggregator may replace the state that the client started from
                 watcher.on_client_end(trainer, pl_module, round, update, weight)
             self.aggregator.receive(update, weight)
-            self._remember(update)
+            memories.append((update.client, update.memory))
             tally.add(update, weight, down)
-        self.store.exchange()
+        self._remember(memories)
         self.aggregator.reduce()
         aggregate = self.aggregator.finish_round()
         self._install(pl_module, aggregate)
@@ -207,10 +210,12 @@ class FederatedServer(RoundRunner):
         self.aggregator.round = replace(round, broadcast=self.aggregator.broadcast())
         return self.aggregator.round
 
-    def _remember(self, update: ClientUpdate) -> None:
-        """Store the memories of the client's callbacks for its next round."""
-        for writer, values in update.memory.items():
-            self.store.put(writer, update.client, values)
+    def _remember(self, memories: list[tuple[int, dict[str, StateDict]]]) -> None:
+        """Keep what the clients' callbacks want to find again, once no client of the round can fail any more."""
+        for client, memory in memories:
+            for writer, values in memory.items():
+                self.store.put(writer, client, values)
+        self.store.exchange()
 
     def _install(self, pl_module: FederatedModule, aggregate: Aggregate) -> None:
         pl_module.move_towards(aggregate.state)

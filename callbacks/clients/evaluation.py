@@ -64,8 +64,14 @@ class ClientEvaluation(RoundCallback):
         if self.samples == "own":
             loader = data.client_loader(client, round.number, server.client.batch_size)
         source = with_loaders(data.source, validation=loader)
-        (metrics, *_) = evaluator.validate(personal, datamodule=source, verbose=False)
-        return {name: float(value) for name, value in metrics.items()}
+        per_loader = evaluator.validate(personal, datamodule=source, verbose=False)
+        metrics = {name: float(value) for metrics in per_loader for name, value in metrics.items()}
+        if not metrics:
+            raise MisconfigurationError(
+                f"ClientEvaluation found no metrics: give {type(data.source).__name__} validation data, and log metrics"
+                f" in {type(module).__name__}.validation_step"
+            )
+        return metrics
 
 
 def spread_of(results: list[dict[str, float]]) -> dict[str, float]:

@@ -5,6 +5,7 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from fl_lightning._lightning.tensorboard import tensorboard_loggers
 from fl_lightning.callbacks.clients.evaluation import ClientEvaluation
 from fl_lightning.callbacks.diagnostics.base import Charts, Diagnostics
+from fl_lightning.callbacks.run.decoration import decoration
 
 EVALUATION: Charts = {
     "accuracy, precision, recall, F1": [r"^val.*(acc|precision|recall|f1)"],
@@ -18,6 +19,7 @@ class TensorBoardLayout(Callback):
     There are charts only for what the Trainer's other callbacks log.
     """
 
+    @decoration
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the layout, unless the run is resumed and has it already."""
         if trainer.current_epoch > 0 or not trainer.is_global_zero:

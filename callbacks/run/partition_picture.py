@@ -3,6 +3,7 @@
 from pytorch_lightning import Callback, LightningModule, Trainer
 
 from fl_lightning._lightning.tensorboard import tensorboard_loggers
+from fl_lightning.callbacks.run.decoration import decoration
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.ownership import Ownership
 
@@ -14,6 +15,7 @@ class PartitionPicture(Callback):
     same picture.
     """
 
+    @decoration
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw the picture, unless the run is resumed and has it already."""
         if trainer.current_epoch > 0 or not trainer.is_global_zero or not any(tensorboard_loggers(trainer)):

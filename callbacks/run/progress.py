@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 from pytorch_lightning import LightningModule, Trainer
@@ -14,22 +15,51 @@ from fl_lightning.core.update import ClientUpdate
 from fl_lightning.module import FederatedModule
 
 
-class RoundProgressBar(TQDMProgressBar, RoundCallback):
-    """Shows ``Round 3/100 |████      | 4/10 clients, train/loss=0.31``.
+class _RoundBar(Tqdm):
+    """A bar for the clients of a round that also shows the time left until the last round."""
 
-    In a distributed run it counts rank zero's share of the clients.
+    #: when the first round of this process started
+    started = 0.0
+    #: the number of rounds that this process completed
+    rounds_done = 0
+    #: the number of remaining rounds, including the current one; None if there is no limit
+    rounds_left: int | None = None
+
+    @property
+    def time_left(self) -> float | None:
+        """The estimated time until the last round is over, in seconds; None if it is unknown."""
+        current = self.n / self.total if self.total else 0.0
+        done = self.rounds_done + current
+        if self.rounds_left is None or done == 0:
+            return None
+        return (monotonic() - self.started) / done * (self.rounds_left - current)
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """The values of the bar's format, with ``left``."""
+        left = self.time_left
+        return {**super().format_dict, "left": f", {self.format_interval(left)} left" if left else ""}
+
+
+class RoundProgressBar(TQDMProgressBar, RoundCallback):
+    """Shows ``Round 3/100 |████      | 4/10 clients, 12:34 left, train/loss=0.31``.
+
+    The time left is the time until the end of the last round. In a distributed run, the bar counts rank zero's share of
+    the clients.
     """
 
     def init_train_tqdm(self) -> Tqdm:
         """Create a bar that fits into 80 columns with two metrics."""
-        self._rounds = Tqdm(
+        self._first_round = self.trainer.current_epoch
+        self._rounds = _RoundBar(
             desc="Round 1",
             position=2 * self.process_position,
             disable=self.is_disabled,
             dynamic_ncols=True,
             file=sys.stdout,
-            bar_format="{desc} |{bar:10}| {n_fmt}/{total_fmt} clients{postfix}",
+            bar_format="{desc} |{bar}| {n_fmt}/{total_fmt} clients{left}{postfix}",
         )
+        self._rounds.started = monotonic()
         return self._rounds
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -43,9 +73,12 @@ class RoundProgressBar(TQDMProgressBar, RoundCallback):
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         """Show the round's number."""
+        limited = trainer.max_epochs is not None and trainer.max_epochs > 0
+        self._rounds.rounds_done = trainer.current_epoch - self._first_round
+        self._rounds.rounds_left = trainer.max_epochs - trainer.current_epoch if limited else None
         self.train_progress_bar.reset()
-        last = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
-        self.train_progress_bar.set_description(f"Round {trainer.current_epoch + 1}{last}")
+        last = f"/{trainer.max_epochs}" if limited else ""
+        self.train_progress_bar.set_description_str(f"Round {trainer.current_epoch + 1}{last}")
 
     def on_round_start(
         self, trainer: Trainer, pl_module: FederatedModule, round: Round, clients: Sequence[int]

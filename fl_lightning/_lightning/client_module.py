@@ -4,8 +4,8 @@ import copy
 from functools import cache, partial
 from typing import Any
 
-from pytorch_lightning import LightningModule
-from torch import nn
+from pytorch_lightning import Callback, LightningModule
+from torch import Tensor, nn
 from torchmetrics import Metric
 
 # These hooks already ran on the global model. A second `setup` could rebuild a layer, and `configure_callbacks` would
@@ -26,39 +26,68 @@ def client_copy(module: LightningModule) -> LightningModule:
     for layer in client.modules():
         if isinstance(layer, Metric):
             layer.distributed_available_fn = _never
-    client.__class__ = _client_class(type(module))  # type: ignore[arg-type]
+    for name in _RUN_ONCE:  # to Lightning, these look as if they were not overridden
+        setattr(client, name, getattr(LightningModule, name).__get__(client))
     return client
+
+
+def keep_metrics_local(callback: Callback) -> None:
+    """Keep a client callback's metrics from being synchronised over ranks, which train different clients."""
+    for value in vars(callback).values():
+        if isinstance(value, Metric):
+            value.distributed_available_fn = _never
 
 
 def shared_callables(module: nn.Module) -> list[partial]:
     """Return the attributes that clients can share because they cannot change them.
 
     The command line passes optimisers as partials that reference the parser, the server and all data, so copying one
-    would copy these too.
+    would copy these too. A partial over the module itself, or over a tensor, belongs to the client and is copied.
     """
-    return [value for layer in module.modules() for value in vars(layer).values() if isinstance(value, partial)]
+    partials = [value for layer in module.modules() for value in vars(layer).values() if isinstance(value, partial)]
+    return [value for value in partials if not _holds_state(value)]
+
+
+def _holds_state(value: partial) -> bool:
+    parts = [getattr(value.func, "__self__", None), value.func, *value.args, *value.keywords.values()]
+    return any(isinstance(part, nn.Module | Tensor) for part in parts)
+
+
+def with_fast_attributes(module: LightningModule) -> LightningModule:
+    """Speed up how a module notes the hook that it is in, which Lightning does forty times per step."""
+    module.__class__ = _fast_class(type(module))  # type: ignore[arg-type]
+    return module
 
 
 @cache
-def _client_class(module_class: type[LightningModule]) -> type[LightningModule]:
-    """Derive the class of a client's module; to Lightning, the hooks look as if they were not overridden."""
-    hooks = {name: getattr(LightningModule, name) for name in _RUN_ONCE}
+def _fast_class(module_class: type[LightningModule]) -> type[LightningModule]:
     # The command line ignores local classes when it looks up a short name, so this one does not hide the user's own.
     names = {
         "__module__": module_class.__module__,
-        "__qualname__": f"_client_class.<locals>.{module_class.__qualname__}",
+        "__qualname__": f"_fast_class.<locals>.{module_class.__qualname__}",
     }
-    return type(module_class.__name__, (_FastAttributes, module_class), {**hooks, **names})
+    return type(module_class.__name__, (_FastAttributes, module_class), names)
 
 
 class _FastAttributes:
-    """Skips ``nn.Module``'s checks for the name of the current hook, which Lightning sets forty times per step."""
+    """Skips ``nn.Module``'s checks for the name of the current hook. Copies and pickles are of the user's own class."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Do not run the user's ``__init_subclass__``, which may register the class."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_current_fx_name":
             self.__dict__[name] = value
         else:
             super().__setattr__(name, value)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        reduced: Any = super().__reduce_ex__(protocol)
+        return _new, (type(self).__bases__[1],), *reduced[2:]
+
+
+def _new(module_class: type[LightningModule]) -> LightningModule:
+    return module_class.__new__(module_class)
 
 
 def _never() -> bool:

@@ -16,6 +16,7 @@ from pytorch_lightning.strategies import SingleDeviceStrategy
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.client_module import keep_metrics_local
 from fl_lightning._lightning.quiet import without_announcements
 from fl_lightning.core.errors import MisconfigurationError
 
@@ -67,10 +68,20 @@ class TrainerTemplate:
     def _callbacks(self) -> list[Callback]:
         return self._trainer.callbacks  # type: ignore[attr-defined]
 
-    def copy(self) -> Trainer:
-        """Return a Trainer that has not run yet. It shares only the profiler and the dummy logger with other copies."""
+    def copy(self, callbacks: Sequence[Callback] | None = None) -> Trainer:
+        """Return a Trainer that has not run yet. It shares only the profiler and the dummy logger with other copies.
+
+        Args:
+            callbacks: replace the template's callbacks; each is copied.
+        """
         shared = [self._trainer.profiler, *self._trainer.loggers]  # type: ignore[attr-defined]
-        return copy.deepcopy(self._trainer, memo={id(item): item for item in shared})
+        trainer = copy.deepcopy(self._trainer, memo={id(item): item for item in shared})
+        if callbacks is not None:
+            timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer)]  # type: ignore[attr-defined]
+            trainer.callbacks = [*copy.deepcopy(list(callbacks)), *timers]  # type: ignore[attr-defined]
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            keep_metrics_local(callback)
+        return trainer
 
 
 class _NoProfiler(PassThroughProfiler):

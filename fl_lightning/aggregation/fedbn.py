@@ -3,9 +3,11 @@
 Li, Jiang, Zhang, Kamp, Dou. FedBN: Federated Learning on Non-IID Features via Local Batch Normalization. ICLR 2021.
 """
 
+from pytorch_lightning import LightningModule, Trainer
 from torch import nn
 
 from fl_lightning.aggregation.base import Aggregate, Federation, StreamingAggregator
+from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.layers import is_normalisation
 from fl_lightning.core.round import Round
@@ -29,19 +31,47 @@ class FedBN(StreamingAggregator):
                 " use FedAvg, or a model with normalisation"
             )
 
+    def client_callbacks(self) -> list[ClientCallback]:
+        return [OwnLayers(type(self).__name__)]
+
     def begin_round(self, model: nn.Module, round: Round) -> None:
         super().begin_round(model, round)
         self._kept = normalisation_entries(model)
 
     def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
         super().accumulate(state, update, weight)
-        self.memory.put(update.client, {name: update.state[name] for name in self._kept})
+        if not update.memory:  # outside a run
+            self.memory.put(update.client, {name: update.state[name] for name in self._kept})
 
     def finish_round(self) -> Aggregate:
         return Aggregate(self.result(self.mean))
 
     def personal_state(self, client: int) -> StateDict:
         return self.memory.get(client, self.device) or {}
+
+
+class OwnLayers(ClientCallback):
+    """The client's half: remembers the client's normalisation layers as it trained them, before any transform.
+
+    Args:
+        aggregator: name of the aggregator, which reads what is remembered.
+    """
+
+    def __init__(self, aggregator: str) -> None:
+        self.aggregator = aggregator
+
+    @property
+    def state_key(self) -> str:
+        """The name under which the aggregator finds the layers."""
+        return self.aggregator
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Find the layers."""
+        self.kept = normalisation_entries(pl_module)
+
+    def on_upload(self, update: ClientUpdate) -> None:
+        """Remember the layers."""
+        self.memory = {name: update.state[name] for name in self.kept}
 
 
 def normalisation_entries(model: nn.Module) -> list[str]:

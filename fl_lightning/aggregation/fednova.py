@@ -41,7 +41,8 @@ class FedNova(StreamingAggregator):
         super().accumulate(state, update, weight)
         reported = update.extras.get("steps")
         steps = (update.num_steps or 1) * (update.learning_rate or 1.0) if reported is None else reported.item()
-        self.sums["directions"].add_(state.parameters - self.start.parameters, alpha=weight / steps)
+        if steps:  # a client whose learning rate was 0 throughout has no direction
+            self.sums["directions"].add_(state.parameters - self.start.parameters, alpha=weight / steps)
         self.sums["steps"] += weight * steps
 
     def finish_round(self) -> Aggregate:

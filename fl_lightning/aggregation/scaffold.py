@@ -102,6 +102,8 @@ class ControlVariates(ClientCallback):
         """Send c_k⁺ - c_k and remember c_k⁺. The sign is that of w_t - w_k, the negative update."""
         start = self.layout.flatten(self.round.start).parameters
         trained = self.layout.flatten(update.state).parameters
-        change = (start - trained) / self.steps.total - self.round.broadcast["control"]
+        change = torch.zeros_like(self.own)
+        if self.steps.total:  # a client whose learning rate was 0 throughout has learned nothing about its gradient
+            change = (start - trained) / self.steps.total - self.round.broadcast["control"]
         update.extras["control"] = change
         self.memory = {"control": self.own + change}

@@ -12,7 +12,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 
 import fl_lightning.aggregation
-import fl_lightning.models  # noqa: F401  class names without a module resolve among imported classes
+import fl_lightning.models  # class names without a module resolve among imported classes
 from fl_lightning._lightning.cli import Command, CommandParser, ExtensibleCLI
 from fl_lightning.callbacks import FederatedServer, RunSummary
 from fl_lightning.cli.errors import shorten_parser_error
@@ -40,7 +40,8 @@ class FederatedCLI(ExtensibleCLI):
 
     def __init__(self, args: ArgsType = None, other_commands: Mapping[str, str] | None = None) -> None:
         self._other_commands = {name: Command(text) for name, text in (other_commands or {}).items()}
-        self._logger: TensorBoardLogger | None = None
+        self._folder: Path | None = None
+        self._trainer_arguments: dict[str, Any] = {}
         super().__init__(
             args=args,
             model_class=LightningModule,
@@ -51,7 +52,11 @@ class FederatedCLI(ExtensibleCLI):
             seed_everything_default=0,
             trainer_defaults={"enable_model_summary": False, "callbacks": [RunSummary()]},
             parser_class=_Parser,
-            parser_kwargs={"prog": "fl-lightning", "description": "Federated learning on PyTorch Lightning."},
+            parser_kwargs={
+                "prog": "fl-lightning",
+                "description": "Federated learning on PyTorch Lightning.",
+                "version": fl_lightning.__version__,
+            },
         )
 
     @staticmethod
@@ -85,8 +90,12 @@ class FederatedCLI(ExtensibleCLI):
             config.trainer.logger = False
             if config.ckpt_path is None:
                 rank_zero_warn(f"{self.subcommand} evaluates an untrained model: set --ckpt_path to evaluate a run")
-        elif config.trainer.logger in (None, True):
-            self._logger = self._default_logger()
+        elif config.trainer.logger in (None, True, False):
+            logger = self._default_logger()
+            self._folder = Path(logger.log_dir)
+            self._trainer_arguments = (
+                {"default_root_dir": logger.log_dir} if config.trainer.logger is False else {"logger": logger}
+            )
 
     def instantiate_classes(self) -> None:
         """Instantiate model, data and Trainer, and wrap the model. The command ``partition`` needs only the data."""
@@ -97,18 +106,16 @@ class FederatedCLI(ExtensibleCLI):
         self.model = FederatedModule(self.model)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Instantiate the Trainer with the logger that determines the run's folder."""
-        if self._logger is not None:
-            kwargs["logger"] = self._logger
-        return super().instantiate_trainer(**kwargs)
+        """Instantiate the Trainer with the logger that determines the run's folder, or with the folder itself."""
+        return super().instantiate_trainer(**self._trainer_arguments, **kwargs)
 
     def fit(self, **kwargs: Any) -> None:
         """Run ``Trainer.fit``. A run that ends before its first round leaves no folder behind."""
         try:
             self.trainer.fit(**kwargs)
         except BaseException:
-            if self._logger is not None and kwargs.get("ckpt_path") is None and self.trainer.global_step == 0:
-                shutil.rmtree(self._logger.log_dir, ignore_errors=True)
+            if self._folder is not None and kwargs.get("ckpt_path") is None and self.trainer.global_step == 0:
+                shutil.rmtree(self._folder, ignore_errors=True)
             raise
 
     def partition(self) -> None:

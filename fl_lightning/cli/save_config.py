@@ -11,7 +11,7 @@ from fl_lightning.core.run_folder import RunFolder
 
 
 class SaveRunConfig(SaveConfigCallback):
-    """Saves the configuration of ``fit`` next to its logs, and refuses to overwrite another run.
+    """Saves the configuration of ``fit`` next to its logs and checkpoints, and refuses to overwrite another run.
 
     The saved configuration starts a new run: it never contains the checkpoint from which this run was resumed.
     """
@@ -19,7 +19,8 @@ class SaveRunConfig(SaveConfigCallback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Save the configuration before the model is set up, unless the run is resumed in the same folder."""
         log_dir = trainer.log_dir
-        if stage != "fit" or log_dir is None or not trainer.loggers:
+        writes_files = trainer.loggers or trainer.checkpoint_callbacks
+        if stage != "fit" or log_dir is None or not writes_files:
             return
         folder = RunFolder(Path(log_dir).resolve())
         taken = folder.config.is_file()

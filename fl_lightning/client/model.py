@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics import Metric, MetricCollection
 
-from fl_lightning._lightning.client_module import client_copy, shared_callables
+from fl_lightning._lightning.client_module import client_copy, shared_callables, with_fast_attributes
 from fl_lightning.core.errors import MisconfigurationError
 
 
@@ -52,4 +52,4 @@ class ClientModel:
         for metric in self._metrics:
             if isinstance(metric, Metric) and metric.update_called:
                 metric.reset()
-        return copy.deepcopy(self._pristine, memo=dict(self._shared))
+        return with_fast_attributes(copy.deepcopy(self._pristine, memo=dict(self._shared)))

@@ -86,13 +86,20 @@ class LocalTraining:
         data.move_to(self._device)
         on_device = data.data.tensors is not None and data.data.tensors[0].device == self._device
         self._batches_in_place = on_device and not has_batch_hooks(module) and not has_batch_hooks(data.source)
-        self._template = self._make_template(self._callbacks)
+        self._template = TrainerTemplate(
+            self._device,
+            self._callbacks,
+            self._batches_in_place,
+            max_epochs=self.epochs,
+            limit_val_batches=0,
+            **self._trainer_flags,
+        )
         for message in _NOISE:
             warnings.filterwarnings("ignore", message)
 
     def release(self) -> None:
-        """Release the client model, the data and the store."""
-        for attribute in ("_model", "_data", "_store", "_template"):
+        """Release the client model and the data."""
+        for attribute in ("_model", "_data", "_template"):
             self.__dict__.pop(attribute, None)
 
     def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
@@ -114,13 +121,14 @@ class LocalTraining:
             start: the state to start from.
             callbacks: callbacks of the Trainer; each is copied.
         """
-        model, _ = self._fit(client, round, start, self._make_template(callbacks).copy())
+        model, _ = self._fit(client, round, start, self._template.copy(callbacks))
         return _snapshot(model)
 
     def personal_model(self, client: int) -> StateDict:
         """Return the entries in which a client's own model differs from the global one, from all of its callbacks."""
         entries: StateDict = {}
-        for key, callback in _keyed(copy.deepcopy(self._callbacks)):
+        for key, callback in _keyed(self._callbacks):
+            callback = copy.copy(callback)
             callback.client, callback.memory = client, self._memory(key, client)
             entries |= callback.personal_model()
         return entries
@@ -139,8 +147,9 @@ class LocalTraining:
         )
         for key, callback in _keyed(trainer.callbacks):  # type: ignore[attr-defined]
             callback.on_upload(update)
-            if callback.memory:
-                update.memory[key] = callback.memory
+            if callback.memory or self._store.get(key, client):
+                update.memory[key] = _cloned(callback.memory)
+        update.extras = _cloned(update.extras)
         return update
 
     def _fit(
@@ -156,16 +165,6 @@ class LocalTraining:
         model.zero_grad(set_to_none=True)  # gradients would take memory while the server aggregates
         assert isinstance(trainer.strategy, ClientStrategy)
         return model, trainer.strategy
-
-    def _make_template(self, callbacks: Sequence[Callback]) -> TrainerTemplate:
-        return TrainerTemplate(
-            self._device,
-            callbacks,
-            self._batches_in_place,
-            max_epochs=self.epochs,
-            limit_val_batches=0,
-            **self._trainer_flags,
-        )
 
     def _memory(self, key: str, client: int) -> StateDict:
         return dict(self._store.get(key, client, self._device) or {})
@@ -214,6 +213,11 @@ def _check_flags(flags: dict[str, Any]) -> None:
             f"{flag} cannot be set for a client's Trainer:"
             + (" use client.epochs" if flag == "max_epochs" else " leave it out of client")
         ) from error
+
+
+def _cloned(values: StateDict) -> StateDict:
+    """Copy tensors, because they may be those of the client model, which the next client overwrites."""
+    return {name: value.detach().clone() for name, value in values.items()}
 
 
 def _snapshot(model: LightningModule) -> StateDict:

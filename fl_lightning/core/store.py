@@ -6,6 +6,7 @@ its writer, so an aggregator and several client callbacks can each remember some
 
 import os
 import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,14 @@ class ClientStore:
         kept = self._entries if self.folder is None else self._versions
         return sorted(kept.get(writer, {}))
 
+    def check_empty(self) -> None:
+        """Reject a folder with entries of another run, which a new run would overwrite."""
+        if self.folder is not None and not self._versions and any(self.folder.glob("client_*.pt")):
+            raise MisconfigurationError(
+                f"client_folder={self.folder} holds the clients' state of another run: resume that run, or set"
+                " server.client_folder to another folder"
+            )
+
     def begin_round(self) -> None:
         """Start a round: entries that are put from now on are new to the other ranks."""
         self._new.clear()
@@ -105,6 +114,11 @@ class ClientStore:
             raise MisconfigurationError(
                 "the checkpoint keeps the clients' state in a folder: set server.client_folder to that folder"
             )
+        if self.folder is not None:  # the run was begun without a folder
+            entries, self._entries = self._entries, {}
+            for writer, kept in entries.items():
+                for client, values in kept.items():
+                    self.put(writer, client, values)
 
     def _read(self, writer: str, client: int) -> StateDict:
         path = self._path(writer, client, self._versions[writer][client])
@@ -117,7 +131,8 @@ class ClientStore:
 
     def _path(self, writer: str, client: int, version: int) -> Path:
         assert self.folder is not None
-        return self.folder / f"client_{client:06d}_{re.sub(r'[^A-Za-z0-9]+', '-', writer)}_{version}.pt"
+        name = re.sub(r"[^A-Za-z0-9]+", "-", writer)
+        return self.folder / f"client_{client:06d}_{name}_{zlib.crc32(writer.encode()):08x}_{version}.pt"
 
 
 @dataclass(frozen=True)

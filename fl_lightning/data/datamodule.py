@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from pytorch_lightning import LightningDataModule
+from pytorch_lightning.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.utils.data import (
     ConcatDataset,
@@ -22,7 +23,7 @@ from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import run_seed
 from fl_lightning.data.batches import ClientBatches, TrainingData
 from fl_lightning.data.cohorts import CohortSampler
-from fl_lightning.data.labels import labels_of
+from fl_lightning.data.labels import Label, Labels, labels_of
 from fl_lightning.data.partitions.base import Indices, Partition, RedrawnPartition
 from fl_lightning.data.selection import AllClients, Selection
 
@@ -34,8 +35,8 @@ _SOURCE_LOADERS = ("val_dataloader", "test_dataloader", "predict_dataloader")
 class FederatedDataModule(LightningDataModule):
     """A data module that divides a source's training data among clients and selects the clients of each round.
 
-    The data set, the batch size and the collate function come from the source's training loader. The global model is
-    evaluated on the source's validation and test loaders.
+    The data set, the batch size, the collate function, ``shuffle``, ``drop_last`` and the number of workers come from
+    the source's training loader. The global model is evaluated on the source's validation and test loaders.
 
     Args:
         source: a LightningDataModule, which does not need to know about clients, or a list with one data set per
@@ -43,6 +44,8 @@ class FederatedDataModule(LightningDataModule):
         partition: decides which samples each client owns; not needed if there is one data set per client.
         selection: decides which clients take part in a round; by default, all of them.
         seed: seed of the partition, the selection and the order of batches; by default, that of ``seed_everything``.
+        label: where the class of a sample is: its key, attribute or position in the sample, or a function that returns
+            it; by default, it is found.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class FederatedDataModule(LightningDataModule):
         partition: Partition | None = None,
         selection: Selection | None = None,
         seed: int | None = None,
+        label: Label = None,
     ) -> None:
         super().__init__()
         if not isinstance(source, LightningDataModule):
@@ -72,6 +76,7 @@ class FederatedDataModule(LightningDataModule):
         self.seed = run_seed() if seed is None else seed
         if self.seed < 0:
             raise MisconfigurationError(f"seed={self.seed}: set data.seed to 0 or more")
+        self.label = label
         self.prepare_data_per_node = source.prepare_data_per_node
         self._data: TrainingData | None = None
         self._drawn_round = 0
@@ -95,7 +100,9 @@ class FederatedDataModule(LightningDataModule):
             self._partition_data()
 
     def teardown(self, stage: str) -> None:
-        """Let the source clean up."""
+        """Stop the worker processes and let the source clean up."""
+        if self._data is not None:
+            self._data.stop_workers()
         self.source.teardown(stage)
 
     def train_dataloader(self) -> DataLoader:
@@ -138,7 +145,7 @@ class FederatedDataModule(LightningDataModule):
     def labels(self) -> np.ndarray | None:
         """The class of every training sample, counted from 0, or None if the labels are not classes."""
         assert self.data is not None
-        return self._labels if self._num_classes else None
+        return self._labels.values if self._labels is not None and self._num_classes else None
 
     def indices(self, client: int, round: int = 0) -> Indices:
         """Return the indices of a client's training samples. The round matters only if clients redraw."""
@@ -161,7 +168,14 @@ class FederatedDataModule(LightningDataModule):
             return None
         return torch.from_numpy(np.bincount(labels[self.indices(client, round)], minlength=self._num_classes))
 
-    def client_loader(self, client: int, round: int, batch_size: int | None = None, merge_single: bool = False) -> Any:
+    def client_loader(
+        self,
+        client: int,
+        round: int,
+        batch_size: int | None = None,
+        merge_single: bool = False,
+        keep_last: bool = False,
+    ) -> Any:
         """Return a loader over a client's batches in a round.
 
         Args:
@@ -169,17 +183,29 @@ class FederatedDataModule(LightningDataModule):
             round: number of the round, counted from 0. It determines the order and, if clients redraw, the samples.
             batch_size: samples per batch; by default, that of the source's loader.
             merge_single: whether to merge a last batch of one sample into the previous batch.
+            keep_last: whether to keep a last, partial batch even if the source's loader drops it, for evaluation.
         """
         batch_size = batch_size or self.data.batch_size
         if batch_size is None:
             raise MisconfigurationError(
                 "the source's loader has a batch sampler, which cannot be divided among clients: set client.batch_size"
             )
-        key = (self.seed, round, client)
-        return self.data.loader(ClientBatches(self.indices(client, round), batch_size, key, merge_single))
+        batches = ClientBatches(
+            self.indices(client, round),
+            batch_size,
+            key=(self.seed, round, client),
+            merge_single=merge_single,
+            shuffle=self.data.shuffle,
+            drop_last=self.data.drop_last and not keep_last,
+        )
+        return self.data.loader(batches)
 
     def _partition_data(self) -> None:
         """Read the source's training data and assign its samples to the clients."""
+        if self.partition is None:
+            assert isinstance(self.source, ClientDatasets)
+            self._indices: Sequence[Indices] = self.source.indices()
+            self._check_indices()  # before the labels are read, because an empty data set has none
         loader = self.source.train_dataloader()
         if not isinstance(loader, DataLoader):
             raise MisconfigurationError(
@@ -194,18 +220,16 @@ class FederatedDataModule(LightningDataModule):
         if not isinstance(loader.sampler, SequentialSampler | RandomSampler | DistributedSampler):
             raise MisconfigurationError(
                 f"the source's loader has a {type(loader.sampler).__name__}, which clients would not use because each"
-                " shuffles its own samples: give the loader a torch.utils.data.Subset of the data instead"
+                " has its own samples: give the loader a torch.utils.data.Subset of the data instead"
             )
-        if self.partition is None:
-            assert isinstance(self.source, ClientDatasets)
-            self._indices: Sequence[Indices] = self.source.indices()
-            self._check_indices()  # before the labels are read, because an empty data set has none
         data = TrainingData.from_loader(loader)
-        if self.partition is None or not self.partition.needs_labels:
+        if self.label is None and (self.partition is None or not self.partition.needs_labels):
             self._labels = _class_labels(data.dataset)
         else:
-            self._labels = labels_of(data.dataset)
+            self._labels = labels_of(data.dataset, label=self.label)
         self._num_classes = _count_classes(self._labels)
+        if self._labels is not None:
+            rank_zero_info(str(self._labels))
         if self.partition is not None:
             self._indices = self.partition.assign(self._partition_key(self.partition, data.dataset), self.seed)
             self._check_indices()
@@ -216,7 +240,7 @@ class FederatedDataModule(LightningDataModule):
         """Return what the partition divides by: the labels, a column, or zeros if only the sample count matters."""
         samples = len(dataset)  # type: ignore[arg-type]
         if partition.column is None:
-            return np.zeros(samples, dtype=np.int64) if self._labels is None else self._labels
+            return np.zeros(samples, dtype=np.int64) if self._labels is None else self._labels.values
         name = type(self.source).__name__
         columns = getattr(self.source, "columns", {})
         if partition.column not in columns:
@@ -288,7 +312,7 @@ class ClientDatasets(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         """Return a loader over all clients' data, concatenated."""
-        return DataLoader(ConcatDataset(self.train), batch_size=self.batch_size)
+        return DataLoader(ConcatDataset(self.train), batch_size=self.batch_size, shuffle=True)
 
     def val_dataloader(self) -> Any:
         """Return a loader over the validation data, or no loaders if there is none."""
@@ -299,7 +323,7 @@ class ClientDatasets(LightningDataModule):
         return DataLoader(self.test, batch_size=self.batch_size) if self.test is not None else []
 
 
-def _class_labels(dataset: Dataset) -> np.ndarray | None:
+def _class_labels(dataset: Dataset) -> Labels | None:
     """Return the labels if they can be read without loading samples and can be classes, otherwise None."""
     try:
         labels = labels_of(dataset, load_samples=False)
@@ -308,8 +332,9 @@ def _class_labels(dataset: Dataset) -> np.ndarray | None:
     return labels if _count_classes(labels) else None
 
 
-def _count_classes(labels: np.ndarray | None) -> int:
+def _count_classes(labels: Labels | None) -> int:
     """Return the number of classes, or 0 if the labels cannot be classes."""
-    if labels is None or labels.size == 0 or labels.min() < 0 or labels.max() >= _MAX_CLASSES:
+    if labels is None or labels.values.size == 0:
         return 0
-    return int(labels.max()) + 1
+    last = int(labels.values.max())
+    return last + 1 if labels.values.min() >= 0 and last < _MAX_CLASSES else 0

@@ -61,6 +61,39 @@ def test_last_with_the_config_of_a_run_is_the_last_checkpoint_of_that_run(run):
     assert "checkpoint             runs/run/version_0/checkpoints/last.ckpt" in out
 
 
+@pytest.mark.parametrize(("rounds", "finished"), [(2, "its 2 rounds"), (1, "its only round")])
+def test_a_run_that_has_finished_says_so_when_it_is_resumed(run, tmp_path, rounds, finished):
+    arguments = ["fit", "--config", "run.yaml", "--trainer.max_epochs", rounds]
+    run(*arguments)
+    last = tmp_path / "runs/run/version_0/checkpoints/last.ckpt"
+    before = last.read_bytes()
+    code, out, _ = run(*arguments, "--ckpt_path", "last")
+    assert code == 0
+    assert out == f"This run has already finished {finished}: to train more, set --trainer.max_epochs above {rounds}\n"
+    assert last.read_bytes() == before
+
+
+def test_every_run_without_a_logger_has_a_folder_from_which_it_is_resumed(run, tmp_path):
+    arguments = ["fit", "--config", "run.yaml", "--trainer.logger", "false"]
+    for number in (0, 1):
+        code, out, err = run(*arguments)
+        assert code == 0, err
+        assert f"runs/run/version_{number}/checkpoints/last.ckpt" in out
+    code, out, err = run(*arguments, "--ckpt_path", "last", "--trainer.max_epochs", 3)
+    assert code == 0, err
+    assert "resumed at round 3" in out
+    assert {path.name for path in tmp_path.iterdir()} == {"run.yaml", "runs"}
+    assert {path.name for path in (tmp_path / "runs/run").iterdir()} == {"version_0", "version_1"}
+
+
+def test_a_run_without_logger_and_checkpoints_leaves_nothing_behind(run, tmp_path):
+    code, _, err = run(
+        "fit", "--config", "run.yaml", "--trainer.logger", "false", "--trainer.enable_checkpointing", "false"
+    )
+    assert code == 0, err
+    assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
+
+
 def test_a_run_that_is_resumed_with_other_settings_saves_them(run, tmp_path):
     run("fit", "--config", "run.yaml")
     _, out, _ = run(

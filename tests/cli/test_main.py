@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import fl_lightning
 from fl_lightning.core.errors import MisconfigurationError
 
 
@@ -12,6 +13,10 @@ def test_help_lists_all_commands(run):
     assert code == 0
     for command in ("fit", "validate", "test", "partition", "compare", "report"):
         assert f"\n    {command} " in out
+
+
+def test_the_version_is_printed(run):
+    assert run("--version") == (0, f"fl-lightning {fl_lightning.__version__}\n", "")
 
 
 @pytest.mark.parametrize("command", ["compare", "report"])

@@ -1,5 +1,8 @@
+import copy
 import functools
+import pickle
 import random
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -260,3 +263,40 @@ def test_a_client_does_not_copy_what_its_optimiser_refers_to():
 
     federated, _ = federate(Configured(), callbacks=[ClientEvaluation()], rounds=2)
     assert all(value.isfinite().all() for value in federated.state_dict().values())
+
+
+def test_a_partial_over_the_module_itself_trains_the_client():
+    class Bound(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.step = functools.partial(Net.training_step, self)
+
+        def training_step(self, batch, batch_idx):
+            return self.step(batch, batch_idx)
+
+    def train(module):
+        torch.manual_seed(0)
+        federated, _ = federate(module(), rounds=2)
+        return dict(federated.state_dict())
+
+    assert identical(train(Bound), train(Net))
+
+
+class Registered(Net):
+    """Notes its subclasses, and copies itself in training as users' callbacks do."""
+
+    subclasses: ClassVar[list] = []
+    copies: ClassVar[list] = []
+
+    def __init_subclass__(cls, required: int, **kwargs):
+        Registered.subclasses.append(cls)
+
+    def on_train_end(self):
+        self.copies.append(copy.deepcopy(self))
+        self.copies.append(pickle.loads(pickle.dumps(self)))
+
+
+def test_a_client_registers_no_class_and_its_copies_have_the_users_own():
+    federate(Registered(), rounds=1, partition=IID(1))
+    assert Registered.subclasses == []
+    assert [type(copied) for copied in Registered.copies] == [Registered, Registered]

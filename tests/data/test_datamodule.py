@@ -1,3 +1,6 @@
+import logging
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -18,7 +21,7 @@ from fl_lightning.data import (
 )
 from fl_lightning.data.batches import ClientBatches
 from tests.data.datasets import Pairs
-from tests.toys import Blobs, Net, blobs, federate
+from tests.toys import Blobs, Net, blobs, federate, identical
 
 
 class Source(LightningDataModule):
@@ -74,6 +77,84 @@ def test_a_list_of_data_sets_makes_one_client_per_data_set():
     inputs = torch.cat([inputs for inputs, _ in data.client_loader(0, round=0)])
     assert torch.equal(inputs.sort(0).values, blobs(10).tensors[0].sort(0).values)
     assert len(data.val_dataloader().dataset) == 8
+
+
+def test_order_and_partial_batches_are_those_of_the_sources_loader():
+    data = set_up(Source(DataLoader(blobs(20), batch_size=4, drop_last=True)), partition=IID(2))
+    expected = blobs(20).tensors[0][np.sort(data.indices(1))]
+    assert torch.equal(torch.cat([inputs for inputs, _ in data.client_loader(1, round=3)]), expected[:8])
+    assert torch.equal(torch.cat([inputs for inputs, _ in data.client_loader(1, 3, keep_last=True)]), expected)
+    assert [len(labels) for _, labels in data.client_loader(1, round=3, batch_size=12)] == [10]
+
+
+def test_clients_with_their_own_data_sets_shuffle():
+    orders = [torch.cat([x for x, _ in set_up([blobs(30)]).client_loader(0, round_)]) for round_ in range(2)]
+    assert not torch.equal(*orders)
+
+
+class Digits(Dataset):
+    """A sample is a dictionary with a class under a name of its own."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int):
+        return {"index": index, "digit": index % 3}
+
+
+@pytest.mark.parametrize("label", ["digit", lambda sample: sample["digit"]])
+@pytest.mark.parametrize("partition", [IID(2), ClassesPerClient(3, 1)])
+def test_the_user_says_where_the_label_is(partition, label):
+    data = set_up(Source(DataLoader(Digits())), partition=partition, label=label)
+    assert data.labels.tolist() == [0, 1, 2] * 4
+
+
+def test_the_labels_found_are_reported_in_one_line(caplog):
+    with caplog.at_level(logging.INFO):
+        set_up(Source(DataLoader(Pairs(20))), partition=ClassesPerClient(3, 1))
+    assert caplog.messages == ["Labels: 3 classes, 20 samples, from sample[1]"]
+    with caplog.at_level(logging.INFO):
+        set_up(Source(DataLoader(Pairs(20))), partition=IID(3))  # reads no labels
+    assert len(caplog.messages) == 1
+
+
+class Observed(Dataset):
+    """Has the process that loads a sample as its third entry."""
+
+    def __init__(self) -> None:
+        self.tensors, self.targets = blobs(48).tensors, blobs(48).tensors[1]
+
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, index: int):
+        return self.tensors[0][index], self.tensors[1][index], os.getpid()
+
+
+class ProcessNet(Net):
+    """Records the processes that load the training batches."""
+
+    processes: list[int] = []  # noqa: RUF012
+
+    def training_step(self, batch, batch_idx):
+        self.processes.extend(batch[2].tolist())
+        return super().training_step(batch[:2], batch_idx)
+
+
+def test_clients_of_all_rounds_share_workers_and_train_as_without():
+    states = []
+    for num_workers in (0, 2):
+        ProcessNet.processes.clear()
+        torch.manual_seed(0)
+        source = Source(DataLoader(Observed(), batch_size=4, shuffle=True, num_workers=num_workers))
+        module, _ = federate(ProcessNet(dropout=0.3), source=source, partition=IID(3), rounds=2)
+        states.append(dict(module.state_dict()))
+        assert len(ProcessNet.processes) == 2 * 48
+        assert len(set(ProcessNet.processes)) == max(num_workers, 1)
+    assert identical(*states)
+    for process in set(ProcessNet.processes):
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
 
 
 def test_class_counts_count_only_the_clients_own_samples():

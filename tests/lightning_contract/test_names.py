@@ -121,7 +121,7 @@ def test_hooks_that_ran_once_do_not_look_overridden_in_a_client():
 
     client = client_copy(Built())
     assert isinstance(client, Built)
-    assert not is_overridden("setup", client), "client_module._client_class restores LightningModule's own hooks"
+    assert not is_overridden("setup", client), "client_module.client_copy restores LightningModule's own hooks"
     assert is_overridden("training_step", client)
     assert type(copy.deepcopy(client)) is type(client)
 

@@ -1,0 +1,35 @@
+"""What only decorates a run must never end it."""
+
+import functools
+import traceback
+from collections.abc import Callable
+from typing import ParamSpec
+
+from pytorch_lightning.utilities.rank_zero import rank_zero_warn
+
+from fl_lightning.core.errors import MisconfigurationError
+
+P = ParamSpec("P")
+
+
+def decoration(hook: Callable[P, None]) -> Callable[P, None]:
+    """Turn an unexpected error in a callback's hook into a warning of one line, after which the run goes on.
+
+    A user's mistake, Ctrl-C and SIGTERM still end the run.
+    """
+
+    @functools.wraps(hook)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            hook(*args, **kwargs)
+        except MisconfigurationError:
+            raise
+        except Exception as error:
+            rank_zero_warn(f"{hook.__qualname__} failed, and the run goes on without it: {_one_line(error)}")
+
+    return guarded
+
+
+def _one_line(error: Exception) -> str:
+    """Return the type and message of an error, even of one that cannot be converted to a string."""
+    return " ".join("".join(traceback.format_exception_only(type(error), error)).split())

@@ -1,0 +1,66 @@
+"""The progress bar counts rounds and clients, and estimates the time that is left."""
+
+import io
+
+import pytest
+
+from fl_lightning.callbacks import RoundProgressBar
+from fl_lightning.callbacks.run import progress
+from fl_lightning.data import RandomClients
+from tests.toys import federate
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Return a list whose only item is the time that the bar reads."""
+    now = [0.0]
+    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+    return now
+
+
+def bar(**options) -> progress._RoundBar:
+    format = "{desc} |{bar}| {n_fmt}/{total_fmt} clients{left}{postfix}"
+    return progress._RoundBar(file=io.StringIO(), bar_format=format, **options)
+
+
+@pytest.mark.parametrize(
+    ("rounds_done", "rounds_left", "clients", "expected"),
+    [
+        (2, 8, 0, 400.0),  # 2 rounds took 100 s, 8 are left
+        (2, 8, 2, 300.0),  # 2.5 rounds took 100 s, 7.5 are left
+        (0, 10, 1, 3900.0),  # a quarter of a round took 100 s, 9.75 rounds are left
+        (0, 10, 0, None),  # nothing to extrapolate from
+        (2, None, 2, None),  # there is no last round
+    ],
+)
+def test_the_time_left_is_extrapolated_from_rounds_and_clients(clock, rounds_done, rounds_left, clients, expected):
+    rounds = bar(total=4, initial=clients)
+    rounds.rounds_done, rounds.rounds_left = rounds_done, rounds_left
+    clock[0] = 100.0
+    assert rounds.time_left == (None if expected is None else pytest.approx(expected))
+
+
+def test_a_bar_with_two_metrics_fits_into_80_columns(clock):
+    rounds = bar(total=10, initial=5, desc="Round 10/100", ncols=80)
+    rounds.rounds_done, rounds.rounds_left = 9, 91
+    clock[0] = 95.0
+    rounds.set_postfix({"train/loss": 0.312, "val_accuracy": 0.912})
+    line = str(rounds)
+    assert len(line) <= 80
+    assert line.endswith("| 5/10 clients, 15:05 left, train/loss=0.312, val_accuracy=0.912")
+
+
+def test_a_run_shows_rounds_clients_and_the_time_left(capsys):
+    federate(rounds=3, selection=RandomClients(count=2), callbacks=[RoundProgressBar()], enable_progress_bar=True)
+    shown = capsys.readouterr().out
+    assert "Round 1/3 |" in shown
+    assert "Round 3/3 |" in shown
+    assert "2/2 clients, 00:0" in shown
+    assert " left, train/loss=" in shown
+
+
+def test_without_a_last_round_no_time_is_left(capsys):
+    federate(rounds=-1, max_steps=2, callbacks=[RoundProgressBar()], enable_progress_bar=True)
+    shown = capsys.readouterr().out
+    assert "Round 2 |" in shown
+    assert "left" not in shown
