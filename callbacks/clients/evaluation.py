@@ -62,7 +62,7 @@ class ClientEvaluation(RoundCallback):
         data: Any = pl_module.trainer.datamodule  # type: ignore[attr-defined]
         loader = None
         if self.samples == "own":
-            loader = data.client_loader(client, round.number, server.client.batch_size)
+            loader = data.client_loader(client, round.number, server.client.batch_size, keep_last=True)
         source = with_loaders(data.source, validation=loader)
         per_loader = evaluator.validate(personal, datamodule=source, verbose=False)
         metrics = {name: float(value) for metrics in per_loader for name, value in metrics.items()}

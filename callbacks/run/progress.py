@@ -73,11 +73,11 @@ class RoundProgressBar(TQDMProgressBar, RoundCallback):
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         """Show the round's number."""
-        limited = trainer.max_epochs is not None and trainer.max_epochs > 0
+        limit = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
         self._rounds.rounds_done = trainer.current_epoch - self._first_round
-        self._rounds.rounds_left = trainer.max_epochs - trainer.current_epoch if limited else None
+        self._rounds.rounds_left = None if limit is None else limit - trainer.current_epoch
         self.train_progress_bar.reset()
-        last = f"/{trainer.max_epochs}" if limited else ""
+        last = "" if limit is None else f"/{limit}"
         self.train_progress_bar.set_description_str(f"Round {trainer.current_epoch + 1}{last}")
 
     def on_round_start(

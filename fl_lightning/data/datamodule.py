@@ -21,11 +21,12 @@ from torch.utils.data import (
 from fl_lightning._lightning.delegation import delegate_hooks
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import run_seed
-from fl_lightning.data.batches import ClientBatches, TrainingData
+from fl_lightning.data.batches import ClientBatches
 from fl_lightning.data.cohorts import CohortSampler
 from fl_lightning.data.labels import Label, Labels, labels_of
 from fl_lightning.data.partitions.base import Indices, Partition, RedrawnPartition
 from fl_lightning.data.selection import AllClients, Selection
+from fl_lightning.data.training_data import TrainingData
 
 #: Integer labels that reach this number are not treated as classes.
 _MAX_CLASSES = 1_000_000

@@ -16,7 +16,8 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from fl_lightning.data.batches import ClientBatches, TensorLoader, TrainingData
+from fl_lightning.data.batches import ClientBatches, TensorLoader
+from fl_lightning.data.training_data import TrainingData
 from tests.toys import blobs
 
 
