@@ -233,7 +233,7 @@ class FederatedServer(RoundRunner):
         data = _data_of(trainer)
         return {
             "aggregator": type(self.aggregator).__name__,
-            "server_optimizer": type(trainer.optimizers[0]).__name__,
+            "server_optimizer": type(trainer.optimizers[0]).__name__ if self.optimizer else "none",
             "num_clients": data.num_clients,
             "seed": data.seed,
         }

@@ -25,7 +25,10 @@ def decoration(hook: Callable[P, None]) -> Callable[P, None]:
         except MisconfigurationError:
             raise
         except Exception as error:
-            rank_zero_warn(f"{hook.__qualname__} failed, and the run goes on without it: {_one_line(error)}")
+            rank_zero_warn(
+                f"{hook.__qualname__} failed, and the run goes on without it: {_one_line(error)}",
+                stacklevel=5,  # at the hook's caller, Lightning, whose warnings are printed without a line of code
+            )
 
     return guarded
 

@@ -285,7 +285,7 @@ def test_resuming_with_another_server_optimiser_is_refused(tmp_path):
 
     _, trainer = federate(rounds=1, server=FederatedServer(optimizer=adam))
     trainer.save_checkpoint(tmp_path / "run.ckpt")
-    with pytest.raises(MisconfigurationError, match="server_optimizer=Adam, but this one has server_optimizer=Install"):
+    with pytest.raises(MisconfigurationError, match="server_optimizer=Adam, but this one has server_optimizer=none"):
         federate(rounds=2, ckpt_path=tmp_path / "run.ckpt")
 
 
