@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 import torch
-from pytorch_lightning import Callback, Trainer
 from torch import Tensor
 
+from fl_lightning._lightning.names import Callback, Trainer
 from fl_lightning.aggregation import Aggregate
 from fl_lightning.core.round import Round
 from fl_lightning.core.update import ClientUpdate

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.names import LightningModule, Trainer, rank_zero_info
+from fl_lightning._lightning.package import explain_mixed_copies
 from fl_lightning._lightning.server_trainer import evaluate_everywhere, leave_model_unwrapped
 from fl_lightning._lightning.tensorboard import mark_restart, tensorboard_loggers
 from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Federation, Weighting
@@ -52,6 +53,9 @@ class FederatedServer(RoundRunner):
         transforms: list[UploadTransform] | None = None,
         client_folder: str | None = None,
     ) -> None:
+        mixture = explain_mixed_copies()
+        if mixture is not None:
+            rank_zero_info(mixture)
         if weighting not in ("samples", "uniform"):
             raise MisconfigurationError(f"weighting={weighting!r}: set server.weighting to samples or uniform")
         self.aggregator = aggregator or FedAvg()

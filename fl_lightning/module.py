@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from pytorch_lightning import Callback, LightningModule, Trainer
-from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.delegation import delegate_hooks
 from fl_lightning._lightning.hparams import adopt_hyper_parameters
+from fl_lightning._lightning.names import Callback, LightningModule, Trainer, is_overridden
+from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning._lightning.server_trainer import trainer_of
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.install import Install
@@ -61,6 +61,7 @@ class FederatedModule(LightningModule):
 
     def __init__(self, module: LightningModule) -> None:
         super().__init__()
+        refuse_other_copy(module)
         name = type(module).__name__
         for method in ("training_step", "configure_optimizers"):
             if not is_overridden(method, module):

@@ -3,10 +3,10 @@
 from typing import Any, Literal
 
 import torch
-from pytorch_lightning import LightningModule, Trainer
 
 from fl_lightning._lightning.client_module import client_copy
 from fl_lightning._lightning.delegation import with_loaders
+from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning._lightning.quiet import without_announcements
 from fl_lightning._lightning.trainer import TrainerTemplate
 from fl_lightning.aggregation import Aggregate

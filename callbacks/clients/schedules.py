@@ -3,8 +3,7 @@
 import math
 from typing import Any, Literal
 
-from pytorch_lightning import LightningModule, Trainer
-
+from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
 

@@ -3,10 +3,10 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
-from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 from torchmetrics import Metric
 
+from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.aggregation import Aggregate
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
 from fl_lightning.core.errors import MisconfigurationError

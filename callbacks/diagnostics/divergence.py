@@ -1,7 +1,6 @@
 """Logging divergences in every round."""
 
-from pytorch_lightning import LightningModule, Trainer
-
+from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.aggregation import Aggregate, FedDNA
 from fl_lightning.callbacks.diagnostics.base import Charts, Diagnostics, user_module
 from fl_lightning.callbacks.diagnostics.client_curves import MAX_CURVES, check_max_curves, client_curves

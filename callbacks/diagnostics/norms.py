@@ -2,9 +2,9 @@
 
 import re
 
-from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 
+from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.aggregation import Aggregate
 from fl_lightning.callbacks.diagnostics.base import Charts, Diagnostics, user_module
 from fl_lightning.callbacks.round_callback import log_round

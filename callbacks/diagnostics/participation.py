@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 
+from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.callbacks.diagnostics.base import Charts, Diagnostics
 from fl_lightning.callbacks.diagnostics.client_curves import MAX_CURVES, check_max_curves, client_curves
 from fl_lightning.core.round import Round

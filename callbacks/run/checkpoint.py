@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from pytorch_lightning import LightningModule, Trainer
-
 from fl_lightning._lightning.checkpoint import AtomicCheckpoint
+from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.run_folder import RunFolder
 

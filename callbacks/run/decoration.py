@@ -5,8 +5,7 @@ import traceback
 from collections.abc import Callable
 from typing import ParamSpec
 
-from pytorch_lightning.utilities.rank_zero import rank_zero_warn
-
+from fl_lightning._lightning.names import rank_zero_warn
 from fl_lightning.core.errors import MisconfigurationError
 
 P = ParamSpec("P")

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from pytorch_lightning import Callback, LightningModule, Trainer
 
 from fl_lightning._lightning.hparams import without_placeholder_metric
+from fl_lightning._lightning.names import Callback, LightningModule, Trainer
 from fl_lightning._lightning.server_trainer import evaluated_metrics
 from fl_lightning._lightning.tensorboard import tensorboard_loggers, write_summaries
 from fl_lightning.callbacks.run.decoration import decoration

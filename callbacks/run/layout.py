@@ -1,7 +1,6 @@
 """How TensorBoard arranges a run's curves."""
 
-from pytorch_lightning import Callback, LightningModule, Trainer
-
+from fl_lightning._lightning.names import Callback, LightningModule, Trainer
 from fl_lightning._lightning.tensorboard import tensorboard_loggers
 from fl_lightning.callbacks.clients.evaluation import ClientEvaluation
 from fl_lightning.callbacks.diagnostics.base import Charts, Diagnostics

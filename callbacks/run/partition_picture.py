@@ -1,7 +1,6 @@
 """A picture of the partition in TensorBoard."""
 
-from pytorch_lightning import Callback, LightningModule, Trainer
-
+from fl_lightning._lightning.names import Callback, LightningModule, Trainer
 from fl_lightning._lightning.tensorboard import tensorboard_loggers
 from fl_lightning.callbacks.run.decoration import decoration
 from fl_lightning.data import FederatedDataModule

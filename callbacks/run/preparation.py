@@ -1,9 +1,15 @@
 """Preparing a Trainer to run rounds."""
 
-from pytorch_lightning import Callback, Trainer
-from pytorch_lightning.callbacks import Checkpoint, ModelCheckpoint, RichProgressBar, TQDMProgressBar
-from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
-
+from fl_lightning._lightning.names import (
+    Callback,
+    Checkpoint,
+    DDPStrategy,
+    ModelCheckpoint,
+    RichProgressBar,
+    SingleDeviceStrategy,
+    TQDMProgressBar,
+    Trainer,
+)
 from fl_lightning._lightning.server_trainer import save_at_epoch_end, synchronises_batch_norm
 from fl_lightning._lightning.tensorboard import tensorboard_loggers
 from fl_lightning.callbacks.run.checkpoint import LastRound

@@ -5,10 +5,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
-from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import TQDMProgressBar
-from pytorch_lightning.callbacks.progress.tqdm_progress import Tqdm
-
+from fl_lightning._lightning.names import LightningModule, Tqdm, TQDMProgressBar, Trainer
 from fl_lightning.callbacks.round_callback import RoundCallback
 from fl_lightning.core.round import Round
 from fl_lightning.core.update import ClientUpdate

@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-from pytorch_lightning import Callback, LightningModule, Trainer
-from pytorch_lightning.utilities.rank_zero import rank_zero_only
-
+from fl_lightning._lightning.names import Callback, LightningModule, Trainer, rank_zero_only
 from fl_lightning._lightning.server_trainer import evaluated_metrics
 from fl_lightning._lightning.tensorboard import tensorboard_loggers
 from fl_lightning.callbacks.run.checkpoint import LastRound

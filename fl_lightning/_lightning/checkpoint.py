@@ -2,8 +2,7 @@
 
 import os
 
-from pytorch_lightning import Trainer
-from pytorch_lightning.callbacks import ModelCheckpoint
+from fl_lightning._lightning.names import ModelCheckpoint, Trainer
 
 
 class AtomicCheckpoint(ModelCheckpoint):

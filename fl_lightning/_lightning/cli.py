@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 from jsonargparse import Namespace
-from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
+
+from fl_lightning._lightning.cli_names import ArgsType, LightningArgumentParser, LightningCLI
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ import copy
 from functools import cache, partial
 from typing import Any
 
-from pytorch_lightning import Callback, LightningModule
 from torch import Tensor, nn
 from torchmetrics import Metric
+
+from fl_lightning._lightning.names import Callback, LightningModule
 
 # These hooks already ran on the global model. A second `setup` could rebuild a layer, and `configure_callbacks` would
 # write one checkpoint per client.

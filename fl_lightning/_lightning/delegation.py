@@ -4,8 +4,7 @@ import copy
 from collections.abc import Iterable
 from typing import Any
 
-from pytorch_lightning import LightningDataModule, LightningModule
-from pytorch_lightning.utilities.model_helpers import is_overridden
+from fl_lightning._lightning.names import LightningDataModule, LightningModule, is_overridden
 
 _BATCH_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 

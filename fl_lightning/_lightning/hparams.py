@@ -1,8 +1,9 @@
 """Hyper-parameters of modules, beyond ``save_hyperparameters``."""
 
-from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.core.mixins.hparams_mixin import _given_hyperparameters
-from pytorch_lightning.loggers import TensorBoardLogger
+import importlib
+
+from fl_lightning._lightning.names import LightningModule, TensorBoardLogger, Trainer
+from fl_lightning._lightning.package import PACKAGE
 
 _ATTRIBUTES = ("_hparams", "_hparams_initial", "_hparams_name", "_log_hyperparams")
 
@@ -16,7 +17,8 @@ def adopt_hyper_parameters(wrapper: LightningModule, module: LightningModule) ->
 
 def made_by_command_line() -> bool:
     """Return whether a LightningCLI is instantiating the module and supplies descriptions of its arguments to save."""
-    return _given_hyperparameters.get() is not None
+    mixin = importlib.import_module(f"{PACKAGE}.core.mixins.hparams_mixin")
+    return mixin._given_hyperparameters.get() is not None
 
 
 def without_placeholder_metric(trainer: Trainer) -> None:

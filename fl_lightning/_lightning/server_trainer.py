@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import ModelCheckpoint
-from pytorch_lightning.strategies import DDPStrategy
+from fl_lightning._lightning.names import DDPStrategy, LightningModule, ModelCheckpoint, Trainer
 
 
 def trainer_of(module: LightningModule) -> Trainer | None:

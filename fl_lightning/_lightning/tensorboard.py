@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pytorch_lightning import Trainer
-from pytorch_lightning.loggers import TensorBoardLogger
+from fl_lightning._lightning.names import TensorBoardLogger, Trainer
 
 
 def tensorboard_loggers(trainer: Trainer) -> Iterator[TensorBoardLogger]:

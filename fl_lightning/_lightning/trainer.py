@@ -7,16 +7,19 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from lightning_fabric.plugins.environments import LightningEnvironment
-from pytorch_lightning import Callback, Trainer
-from pytorch_lightning.callbacks import Timer
-from pytorch_lightning.loggers.logger import DummyLogger
-from pytorch_lightning.profilers import PassThroughProfiler
-from pytorch_lightning.strategies import SingleDeviceStrategy
 from torch import Tensor
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.client_module import keep_metrics_local
+from fl_lightning._lightning.names import (
+    Callback,
+    DummyLogger,
+    LightningEnvironment,
+    PassThroughProfiler,
+    SingleDeviceStrategy,
+    Timer,
+    Trainer,
+)
 from fl_lightning._lightning.quiet import without_announcements
 from fl_lightning.core.errors import MisconfigurationError
 

@@ -3,9 +3,9 @@
 Li, Jiang, Zhang, Kamp, Dou. FedBN: Federated Learning on Non-IID Features via Local Batch Normalization. ICLR 2021.
 """
 
-from pytorch_lightning import LightningModule, Trainer
 from torch import nn
 
+from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.aggregation.base import Aggregate, Federation, StreamingAggregator
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError

@@ -9,10 +9,10 @@ Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. Federated Learning Bas
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError

@@ -7,10 +7,10 @@ NeurIPS 2020 (section 4). https://arxiv.org/abs/2007.07481
 """
 
 import torch
-from pytorch_lightning import LightningModule, Trainer
 from torch import nn
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
 from fl_lightning.client import ClientCallback
 from fl_lightning.client.effective_steps import EffectiveSteps, check_plain_sgd

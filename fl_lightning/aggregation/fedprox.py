@@ -5,9 +5,9 @@ This file contains the server's and the client's half.
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020.
 """
 
-from pytorch_lightning import LightningModule, Trainer
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.aggregation.fedavg import FedAvg
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError

@@ -9,10 +9,10 @@ ICML 2020 (algorithm 1, option II).
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
 from fl_lightning.client import ClientCallback
 from fl_lightning.client.effective_steps import EffectiveSteps, check_plain_sgd

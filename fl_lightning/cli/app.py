@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
-from pytorch_lightning.loggers import TensorBoardLogger
-from pytorch_lightning.utilities.rank_zero import rank_zero_warn
-
 import fl_lightning.aggregation
 import fl_lightning.models  # class names without a module resolve among imported classes
 from fl_lightning._lightning.cli import Command, CommandParser, ExtensibleCLI
+from fl_lightning._lightning.cli_names import ArgsType, LightningArgumentParser, LightningCLI
+from fl_lightning._lightning.names import LightningModule, TensorBoardLogger, Trainer, rank_zero_warn
 from fl_lightning.callbacks import FederatedServer, RunSummary
 from fl_lightning.cli.errors import shorten_parser_error
 from fl_lightning.cli.partition import OUTPUT_HELP, PARTITION_HELP, check_partition_options, show_partition

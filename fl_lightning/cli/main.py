@@ -1,13 +1,11 @@
 """The entry point of ``fl-lightning``: choose the command, print mistakes in one line, set the exit code."""
 
 import importlib
-import logging
 import os
-import re
 import sys
-import warnings
 
 from fl_lightning.cli.errors import shorten_parser_error
+from fl_lightning.cli.named_classes import import_named_classes
 from fl_lightning.core.errors import MisconfigurationError
 
 #: commands that do not need LightningCLI: each runs the function ``main`` of the module with its name
@@ -42,11 +40,12 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _run_federated_cli(args: list[str] | None) -> None:
-    from pytorch_lightning.utilities.exceptions import SIGTERMException
-
+    import_named_classes(sys.argv[1:] if args is None else args)
+    from fl_lightning._lightning.names import SIGTERMException
+    from fl_lightning._lightning.quiet import silence_irrelevant_messages
     from fl_lightning.cli.app import FederatedCLI
 
-    _silence_lightning()
+    silence_irrelevant_messages()
     try:
         FederatedCLI(args, STANDALONE_COMMANDS)
     except SIGTERMException:
@@ -71,14 +70,3 @@ def _find_mistake(error: BaseException | None) -> MisconfigurationError | None:
     while error is not None and not isinstance(error, MisconfigurationError):
         error = error.__cause__
     return error
-
-
-def _silence_lightning() -> None:
-    """Hide messages from Lightning that are irrelevant to a federation."""
-    warnings.filterwarnings("ignore", ".*treespec, LeafSpec.* is deprecated")
-    warnings.filterwarnings("ignore", ".*does not have many workers")
-    warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty")
-    warnings.filterwarnings("ignore", r".*add the following callbacks: \['LastRound'\]")
-    rank_zero = logging.getLogger("pytorch_lightning.utilities.rank_zero")
-    rank_zero.addFilter(lambda record: not re.match("💡 Tip|TPU available|`Trainer.fit` stopped", record.getMessage()))
-    logging.getLogger("lightning_fabric.utilities.seed").setLevel(logging.WARNING)

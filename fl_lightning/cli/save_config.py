@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import yaml
-from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.cli import SaveConfigCallback
 
+from fl_lightning._lightning.cli_names import SaveConfigCallback
+from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.run_folder import RunFolder
 

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pytorch_lightning import Callback
-
+from fl_lightning._lightning.names import Callback
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict
 from fl_lightning.core.update import ClientUpdate

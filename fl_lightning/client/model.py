@@ -4,12 +4,12 @@ import copy
 from collections.abc import Mapping
 
 import torch
-from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics import Metric, MetricCollection
 
 from fl_lightning._lightning.client_module import client_copy, shared_callables, with_fast_attributes
+from fl_lightning._lightning.names import LightningModule
 from fl_lightning.core.errors import MisconfigurationError
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from fl_lightning._lightning.delegation import has_batch_hooks, with_loaders
+from fl_lightning._lightning.names import Callback, LightningModule, Trainer
+from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning._lightning.quiet import without_announcements
 from fl_lightning._lightning.trainer import ClientStrategy, TrainerTemplate
 from fl_lightning.client.callback import ClientCallback
@@ -56,6 +57,7 @@ class LocalTraining:
             raise MisconfigurationError(f"epochs={epochs}, but a client must train: set client.epochs to 1 or more")
         if batch_size is not None and batch_size < 1:
             raise MisconfigurationError(f"batch_size={batch_size}: set client.batch_size to 1 or more")
+        refuse_other_copy(*(callbacks or []))
         _check_flags(trainer_flags)
         self.epochs = epochs
         self.batch_size = batch_size

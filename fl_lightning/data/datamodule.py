@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from pytorch_lightning import LightningDataModule
-from pytorch_lightning.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.utils.data import (
     ConcatDataset,
@@ -19,6 +17,8 @@ from torch.utils.data import (
 )
 
 from fl_lightning._lightning.delegation import delegate_hooks
+from fl_lightning._lightning.names import LightningDataModule, rank_zero_info
+from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import run_seed
 from fl_lightning.data.batches import ClientBatches
@@ -58,6 +58,7 @@ class FederatedDataModule(LightningDataModule):
         label: Label = None,
     ) -> None:
         super().__init__()
+        refuse_other_copy(source)
         if not isinstance(source, LightningDataModule):
             source = ClientDatasets(source)
         already_divided = isinstance(source, ClientDatasets)

@@ -3,16 +3,15 @@
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningModule
-from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
-from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision, MulticlassRecall
 
+from fl_lightning._lightning.cli_names import LRSchedulerCallable, OptimizerCallable
 from fl_lightning._lightning.hparams import made_by_command_line
+from fl_lightning._lightning.names import LightningModule, OptimizerLRScheduler
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.models.normalisation import Normalisation, with_normalisation
 

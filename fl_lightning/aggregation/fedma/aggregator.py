@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.aggregation.base import Aggregate, Federation, GatheredAggregator
 from fl_lightning.aggregation.fedma.chain import Layer, move_columns, read_chain
 from fl_lightning.aggregation.fedma.matching import Process, map_atoms, match, mean_atoms

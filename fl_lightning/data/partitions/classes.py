@@ -4,8 +4,8 @@ import math
 from typing import Any
 
 import numpy as np
-from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 
+from fl_lightning._lightning.names import rank_zero_warn
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import generator_for
 from fl_lightning.data.partitions.base import Indices, Partition, check_classes, checked_minimum

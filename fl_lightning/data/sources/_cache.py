@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
-from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
+
+from fl_lightning._lightning.names import rank_zero_warn
 
 Tensors = dict[str, Tensor]
 

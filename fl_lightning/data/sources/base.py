@@ -4,10 +4,10 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import numpy as np
-from pytorch_lightning import LightningDataModule
 from sklearn.model_selection import train_test_split
 from torch.utils.data import DataLoader, TensorDataset
 
+from fl_lightning._lightning.names import LightningDataModule
 from fl_lightning.core.errors import MisconfigurationError
 
 #: Splits are part of the data set: they are the same in every run, regardless of its seed.

@@ -1,0 +1,57 @@
+"""Public names of the Lightning that is in use. All other modules import them from here."""
+
+from typing import TYPE_CHECKING
+
+from fl_lightning._lightning.package import PACKAGE
+
+if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
+    from lightning.fabric.plugins.environments import LightningEnvironment
+    from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+    from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, RichProgressBar, Timer, TQDMProgressBar
+    from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
+    from lightning.pytorch.loggers import TensorBoardLogger
+    from lightning.pytorch.loggers.logger import DummyLogger
+    from lightning.pytorch.profilers import PassThroughProfiler
+    from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+    from lightning.pytorch.utilities.exceptions import SIGTERMException
+    from lightning.pytorch.utilities.model_helpers import is_overridden
+    from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only, rank_zero_warn
+    from lightning.pytorch.utilities.types import OptimizerLRScheduler
+else:
+    from lightning_fabric.plugins.environments import LightningEnvironment
+    from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
+    from pytorch_lightning.callbacks import Checkpoint, ModelCheckpoint, RichProgressBar, Timer, TQDMProgressBar
+    from pytorch_lightning.callbacks.progress.tqdm_progress import Tqdm
+    from pytorch_lightning.loggers import TensorBoardLogger
+    from pytorch_lightning.loggers.logger import DummyLogger
+    from pytorch_lightning.profilers import PassThroughProfiler
+    from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
+    from pytorch_lightning.utilities.exceptions import SIGTERMException
+    from pytorch_lightning.utilities.model_helpers import is_overridden
+    from pytorch_lightning.utilities.rank_zero import rank_zero_info, rank_zero_only, rank_zero_warn
+    from pytorch_lightning.utilities.types import OptimizerLRScheduler
+
+__all__ = [
+    "Callback",
+    "Checkpoint",
+    "DDPStrategy",
+    "DummyLogger",
+    "LightningDataModule",
+    "LightningEnvironment",
+    "LightningModule",
+    "ModelCheckpoint",
+    "OptimizerLRScheduler",
+    "PassThroughProfiler",
+    "RichProgressBar",
+    "SIGTERMException",
+    "SingleDeviceStrategy",
+    "TQDMProgressBar",
+    "TensorBoardLogger",
+    "Timer",
+    "Tqdm",
+    "Trainer",
+    "is_overridden",
+    "rank_zero_info",
+    "rank_zero_only",
+    "rank_zero_warn",
+]

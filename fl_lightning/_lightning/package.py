@@ -1,0 +1,56 @@
+"""Which Lightning is in use: ``pytorch_lightning`` and ``lightning.pytorch`` are separate copies of the same classes.
+
+The choice is made once per process, when the first class of this package is imported: the copy that the environment
+variable names, or else the one that the program has imported first, or else ``pytorch_lightning`` if it is installed.
+"""
+
+import importlib.util
+import os
+import sys
+
+from fl_lightning.core.errors import MisconfigurationError
+
+#: the environment variable that decides which copy is used
+VARIABLE = "FL_LIGHTNING_PACKAGE"
+
+_COPIES = ("pytorch_lightning", "lightning.pytorch")
+
+
+def _choose() -> str:
+    named = os.environ.get(VARIABLE)
+    if named:
+        copy = "lightning.pytorch" if named == "lightning" else named
+        if copy not in _COPIES:
+            raise MisconfigurationError(f"{VARIABLE}={named}: set it to pytorch_lightning or lightning")
+        return copy
+    imported = next((name for name in sys.modules if name in _COPIES), None)
+    return imported or (_COPIES[0] if importlib.util.find_spec(_COPIES[0]) else _COPIES[1])
+
+
+#: the copy in use
+PACKAGE = _choose()
+
+
+def refuse_other_copy(*objects: object) -> None:
+    """Reject objects whose class derives from the copy that is not in use.
+
+    Lightning itself would say that a module is not a LightningModule, although it is one.
+    """
+    other = next(copy for copy in _COPIES if copy != PACKAGE)
+    for item in objects:
+        if any(base.__module__.startswith(f"{other}.") for base in type(item).__mro__):
+            raise MisconfigurationError(
+                f"{type(item).__name__} is made with {other}, but fl_lightning uses {PACKAGE}, a separate copy of the"
+                f" same classes: import {other} before fl_lightning, or set {VARIABLE}={other.partition('.')[0]}"
+            )
+
+
+def explain_mixed_copies() -> str | None:
+    """Return a line about which copy is in use if the program has imported both, otherwise None."""
+    if not all(copy in sys.modules for copy in _COPIES):
+        return None
+    other = next(copy for copy in _COPIES if copy != PACKAGE)
+    return (
+        f"This program imports both {PACKAGE} and {other}. fl_lightning uses {PACKAGE}: use its Trainer,"
+        f" or set {VARIABLE}={other.partition('.')[0]}"
+    )
