@@ -1,10 +1,9 @@
 """Learning rates that depend on the round."""
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
-from fl_lightning._lightning.names import LightningModule, Trainer
-from fl_lightning.client import ClientCallback
+from fl_lightning.client import ClientCallback, Progress
 from fl_lightning.core.errors import MisconfigurationError
 
 
@@ -25,26 +24,18 @@ class CosineAnnealing(ClientCallback):
         self.horizon = horizon
         self.eta_min = eta_min
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Read η_max from the client's optimisers."""
-        if self.horizon == "run" and self.round.num_rounds is None:
-            raise MisconfigurationError(
-                "CosineAnnealing over the run needs its length: set trainer.max_epochs, or horizon to round"
-            )
-        self.eta_max = [[group["lr"] for group in optimizer.param_groups] for optimizer in trainer.optimizers]
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Set the learning rate of this batch."""
-        epochs = self.local_training.epochs
-        done = trainer.current_epoch + batch_idx / trainer.num_training_batches
-        total = float(epochs)
+    def learning_rate(self, rate: float, progress: Progress) -> float:
+        """Return the learning rate of this batch."""
+        epochs, rounds = self.local_training.epochs, self.round.num_rounds
+        done, total = progress.epochs_done, float(epochs)
         if self.horizon == "run":
-            assert self.round.num_rounds is not None
+            if rounds is None:
+                raise MisconfigurationError(
+                    "CosineAnnealing over the run needs its length: set trainer.max_epochs, or horizon to round"
+                )
             done += self.round.number * epochs
-            total *= self.round.num_rounds
-        for optimizer, rates in zip(trainer.optimizers, self.eta_max, strict=True):
-            for group, eta_max in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = self.eta_min + 0.5 * (eta_max - self.eta_min) * (1 + math.cos(math.pi * done / total))
+            total *= rounds
+        return self.eta_min + 0.5 * (rate - self.eta_min) * (1 + math.cos(math.pi * done / total))
 
 
 class LearningRateDecay(ClientCallback):
@@ -59,8 +50,6 @@ class LearningRateDecay(ClientCallback):
             raise MisconfigurationError(f"factor={factor}, but the learning rate decays: set it in (0, 1]")
         self.factor = factor
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the learning rate of this round."""
-        for optimizer in trainer.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] *= self.factor**self.round.number
+    def learning_rate(self, rate: float, progress: Progress) -> float:
+        """Return the learning rate of this round."""
+        return rate * self.factor**self.round.number

@@ -2,8 +2,8 @@
 
 import copy
 import re
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -111,6 +111,8 @@ class ClientStrategy(SingleDeviceStrategy):
     def __init__(self, device: torch.device, batches_in_place: bool = False) -> None:
         super().__init__(device)
         self.batches_in_place = batches_in_place
+        #: returns the learning rate of the next step, given the optimiser's own
+        self.change_rate: Callable[[float], float] | None = None
         self.learning_rate: float | None = None
         self._loss_sum: Tensor | None = None
         self._losses = 0
@@ -145,9 +147,24 @@ class ClientStrategy(SingleDeviceStrategy):
         return output
 
     def optimizer_step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        self.learning_rate = float(optimizer.param_groups[0]["lr"])  # a scheduler may change it after the last step
-        return super().optimizer_step(optimizer, *args, **kwargs)
+        with _changed_rates(optimizer, self.change_rate):
+            self.learning_rate = float(optimizer.param_groups[0]["lr"])  # a scheduler may change it after the last step
+            return super().optimizer_step(optimizer, *args, **kwargs)
 
     def teardown(self) -> None:
         self.optimizers = []
         self.precision_plugin.teardown()
+
+
+@contextmanager
+def _changed_rates(optimizer: Optimizer, change: Callable[[float], float] | None) -> Iterator[None]:
+    """Change the learning rates for one step. A scheduler computes the next rate from the optimiser's own."""
+    if change is None:
+        yield
+        return
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = change(rate)
+    yield
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate

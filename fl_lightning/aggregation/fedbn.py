@@ -3,9 +3,12 @@
 Li, Jiang, Zhang, Kamp, Dou. FedBN: Federated Learning on Non-IID Features via Local Batch Normalization. ICLR 2021.
 """
 
-from torch import nn
+from collections.abc import Sequence
 
-from fl_lightning._lightning.names import LightningModule, Trainer
+from torch import nn
+from torch.optim import Optimizer
+
+from fl_lightning._lightning.names import LightningModule
 from fl_lightning.aggregation.base import Aggregate, Federation, StreamingAggregator
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
@@ -65,9 +68,9 @@ class OwnLayers(ClientCallback):
         """The name under which the aggregator finds the layers."""
         return self.aggregator
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_client_start(self, module: LightningModule, optimizers: Sequence[Optimizer]) -> None:
         """Find the layers."""
-        self.kept = normalisation_entries(pl_module)
+        self.kept = normalisation_entries(module)
 
     def on_upload(self, update: ClientUpdate) -> None:
         """Remember the layers."""

@@ -6,18 +6,19 @@ Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. Federated Learning Bas
 (algorithm 1). https://arxiv.org/abs/2111.04263
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fl_lightning._lightning.names import LightningModule, Trainer
+from fl_lightning._lightning.names import LightningModule
 from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import FlatState, StateLayout
+from fl_lightning.core.state import FlatState, StateDict, StateLayout
 from fl_lightning.core.update import ClientUpdate
 
 
@@ -79,22 +80,22 @@ class DynamicRegulariser(ClientCallback):
             raise MisconfigurationError(f"alpha={alpha}, but FedDyn divides by it: set alpha of FedDyn above 0")
         self.alpha = alpha
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_client_start(self, module: LightningModule, optimizers: Sequence[Optimizer]) -> None:
         """Load g_k from the client's memory."""
-        self.layout = StateLayout(pl_module)
+        self.layout = StateLayout(module)
         self.start = self.layout.flatten(self.round.start).parameters
-        gradient = self.memory["gradient"].to(self.start) if self.memory else torch.zeros_like(self.start)
-        self.gradient = self.layout.split(self.layout.parameters, gradient)
+        self.gradient = self.memory["gradient"].to(self.start) if self.memory else torch.zeros_like(self.start)
 
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Add the regularisation's gradient, before clipping."""
-        for name, parameter in pl_module.named_parameters():
-            if parameter.grad is not None:
-                pull = parameter.detach() - self.round.start[name]
-                parameter.grad.add_(pull, alpha=self.alpha).sub_(self.gradient[name])
+    def own_tensors(self) -> StateDict:
+        """Return g_k."""
+        return self.layout.split(self.layout.parameters, self.gradient)
+
+    def on_gradients(self, gradients: StateDict, parameters: StateDict, own: StateDict) -> StateDict:
+        """Add the regularisation's gradient."""
+        pulls = {name: parameters[name] - self.round.start[name] for name in gradients}
+        return {name: gradient.add(pulls[name], alpha=self.alpha) - own[name] for name, gradient in gradients.items()}
 
     def on_upload(self, update: ClientUpdate) -> None:
         """Store the gradient at the point where the client stopped."""
         trained = self.layout.flatten(update.state).parameters
-        gradient = torch.cat([value.flatten() for value in self.gradient.values()])
-        self.memory = {"gradient": gradient - self.alpha * (trained - self.start)}
+        self.memory = {"gradient": self.gradient - self.alpha * (trained - self.start)}

@@ -6,11 +6,13 @@ Wang, Liu, Liang, Joshi, Poor. Tackling the Objective Inconsistency Problem in H
 NeurIPS 2020 (section 4). https://arxiv.org/abs/2007.07481
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fl_lightning._lightning.names import LightningModule, Trainer
+from fl_lightning._lightning.names import LightningModule
 from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
 from fl_lightning.client import ClientCallback
 from fl_lightning.client.effective_steps import EffectiveSteps, check_plain_sgd
@@ -55,12 +57,12 @@ class FedNova(StreamingAggregator):
 class CountSteps(ClientCallback):
     """The client's half: reports a_k, the total length of its optimiser steps."""
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_client_start(self, module: LightningModule, optimizers: Sequence[Optimizer]) -> None:
         """Check the client's optimiser."""
-        check_plain_sgd(trainer.optimizers, "FedNova")
+        check_plain_sgd(optimizers, "FedNova")
         self.steps = EffectiveSteps()
 
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+    def on_step(self, optimizer: Optimizer) -> None:
         """Count the step."""
         self.steps.add(optimizer)
 

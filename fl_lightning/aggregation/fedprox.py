@@ -5,12 +5,10 @@ This file contains the server's and the client's half.
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020.
 """
 
-from torch.optim import Optimizer
-
-from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.aggregation.fedavg import FedAvg
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.state import StateDict
 
 
 class ProximalTerm(ClientCallback):
@@ -27,13 +25,14 @@ class ProximalTerm(ClientCallback):
             )
         self.mu = mu
 
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Add the term's gradient, before clipping."""
+    def on_gradients(self, gradients: StateDict, parameters: StateDict, own: StateDict) -> StateDict:
+        """Add the term's gradient."""
         if self.mu == 0:
-            return
-        for name, parameter in pl_module.named_parameters():
-            if parameter.grad is not None:
-                parameter.grad.add_(parameter.detach() - self.round.start[name], alpha=self.mu)
+            return gradients
+        return {
+            name: gradient.add(parameters[name] - self.round.start[name], alpha=self.mu)
+            for name, gradient in gradients.items()
+        }
 
 
 class FedProx(FedAvg):

@@ -6,19 +6,20 @@ Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: Stochastic Controlled 
 ICML 2020 (algorithm 1, option II).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fl_lightning._lightning.names import LightningModule, Trainer
+from fl_lightning._lightning.names import LightningModule
 from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
 from fl_lightning.client import ClientCallback
 from fl_lightning.client.effective_steps import EffectiveSteps, check_plain_sgd
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import FlatState, StateLayout
+from fl_lightning.core.state import FlatState, StateDict, StateLayout
 from fl_lightning.core.update import ClientUpdate
 
 
@@ -77,25 +78,29 @@ class ControlVariates(ClientCallback):
     If the learning rate changes, steps · η is the sum of the rates; for momentum, see :class:`EffectiveSteps`.
     """
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check the client's optimiser, and compute c - c_k."""
-        if not pl_module.automatic_optimization:
+    def on_client_start(self, module: LightningModule, optimizers: Sequence[Optimizer]) -> None:
+        """Check the client's optimiser, and load c_k."""
+        if not module.automatic_optimization:
             raise MisconfigurationError(
-                f"Scaffold corrects every gradient, which manual optimization in {type(pl_module).__name__} prevents:"
+                f"Scaffold corrects every gradient, which manual optimization in {type(module).__name__} prevents:"
                 " use automatic optimization, or another aggregator"
             )
-        check_plain_sgd(trainer.optimizers, "Scaffold")
-        self.layout = StateLayout(pl_module)
+        check_plain_sgd(optimizers, "Scaffold")
+        self.layout = StateLayout(module)
         control = self.round.broadcast["control"]
         self.own = self.memory["control"].to(control) if self.memory else torch.zeros_like(control)
-        self.correction = self.layout.split(self.layout.parameters, control - self.own)
         self.steps = EffectiveSteps()
 
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Correct the gradient, before clipping."""
-        for name, parameter in pl_module.named_parameters():
-            if parameter.grad is not None:
-                parameter.grad.add_(self.correction[name])
+    def own_tensors(self) -> StateDict:
+        """Return c - c_k."""
+        return self.layout.split(self.layout.parameters, self.round.broadcast["control"] - self.own)
+
+    def on_gradients(self, gradients: StateDict, parameters: StateDict, own: StateDict) -> StateDict:
+        """Correct the gradient."""
+        return {name: gradient + own[name] for name, gradient in gradients.items()}
+
+    def on_step(self, optimizer: Optimizer) -> None:
+        """Count the step."""
         self.steps.add(optimizer)
 
     def on_upload(self, update: ClientUpdate) -> None:

@@ -1,6 +1,6 @@
 """Clients: local training, and the callbacks that take part in it."""
 
-from fl_lightning.client.callback import ClientCallback
+from fl_lightning.client.callback import ClientCallback, Progress
 from fl_lightning.client.training import LocalTraining
 
-__all__ = ["ClientCallback", "LocalTraining"]
+__all__ = ["ClientCallback", "LocalTraining", "Progress"]

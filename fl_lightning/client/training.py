@@ -3,7 +3,7 @@
 import copy
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from fl_lightning._lightning.names import Callback, LightningModule, Trainer
 from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning._lightning.quiet import without_announcements
 from fl_lightning._lightning.trainer import ClientStrategy, TrainerTemplate
-from fl_lightning.client.callback import ClientCallback
+from fl_lightning.client.callback import ClientCallback, Progress, overrides
 from fl_lightning.client.model import ClientModel
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import preserved_generators, seed_for, seed_global_generators
@@ -161,12 +161,14 @@ class LocalTraining:
         for key, callback in _keyed(trainer.callbacks):  # type: ignore[attr-defined]
             callback.client, callback.round, callback.local_training = client, round, self
             callback.memory = self._memory(key, client)
+        strategy = trainer.strategy
+        assert isinstance(strategy, ClientStrategy)
+        strategy.change_rate = _rate_schedule(trainer)
         model = self._model.reset(start)
         loader = self._data.client_loader(client, round.number, self.batch_size, self._model.has_batch_norm)
         trainer.fit(model, datamodule=with_loaders(self._data.source, train=loader))
         model.zero_grad(set_to_none=True)  # gradients would take memory while the server aggregates
-        assert isinstance(trainer.strategy, ClientStrategy)
-        return model, trainer.strategy
+        return model, strategy
 
     def _memory(self, key: str, client: int) -> StateDict:
         return dict(self._store.get(key, client, self._device) or {})
@@ -198,6 +200,21 @@ def _keyed(callbacks: Sequence[Callback]) -> list[tuple[str, ClientCallback]]:
             same = sum(key.partition(" #")[0] == callback.state_key for key in keyed)
             keyed[f"{callback.state_key} #{same + 1}" if same else callback.state_key] = callback
     return list(keyed.items())
+
+
+def _rate_schedule(trainer: Trainer) -> Callable[[float], float] | None:
+    """Return how the client's callbacks change the learning rate of the next step; None if none of them does."""
+    callbacks = [callback for _, callback in _keyed(trainer.callbacks) if overrides(callback, "learning_rate")]  # type: ignore[attr-defined]
+    if not callbacks:
+        return None
+
+    def change(rate: float) -> float:
+        progress = Progress(trainer.current_epoch, trainer.fit_loop.batch_idx, int(trainer.num_training_batches))
+        for callback in callbacks:
+            rate = callback.learning_rate(rate, progress)
+        return rate
+
+    return change
 
 
 def _check_flags(flags: dict[str, Any]) -> None:

@@ -13,9 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.aggregation.base import Aggregate, Federation, GatheredAggregator
 from fl_lightning.aggregation.fedma.chain import Layer, move_columns, read_chain
 from fl_lightning.aggregation.fedma.matching import Process, map_atoms, match, mean_atoms
@@ -190,36 +188,7 @@ class FedMA(GatheredAggregator):
 class FrozenLayers(ClientCallback):
     """Keeps the layers that are already common unchanged while a client trains the others."""
 
-    def __init__(self) -> None:
-        self._frozen: list[tuple[Tensor, Tensor]] = []
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Freeze the common layers before the optimiser is made, so that it can be given only trainable parameters."""
-        for layer in read_chain(pl_module)[: int(self.round.broadcast["stage"])]:
-            for name in layer.tensors:
-                parameter = pl_module.get_parameter(name)
-                self._frozen.append((parameter.requires_grad_(False), parameter.detach().clone()))
-
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Drop the gradients of frozen layers, so that weight decay and momentum do not change them either."""
-        for parameter, _ in self._frozen:
-            parameter.grad = None
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restore the frozen layers before the client's model is read, in case another callback changed them."""
-        with torch.no_grad():
-            for parameter, start in self._frozen:
-                parameter.copy_(start)
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Unfreeze the layers after an error, when ``teardown`` is not called."""
-        self._release()
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Unfreeze the layers, because the next client trains the same tensors."""
-        self._release()
-
-    def _release(self) -> None:
-        for parameter, _ in self._frozen:
-            parameter.requires_grad_(True)
-        self._frozen.clear()
+    def frozen(self, module: nn.Module) -> list[str]:
+        """Return the parameters of the layers before the stage of this round."""
+        layers = read_chain(module)[: int(self.round.broadcast["stage"])]
+        return [name for layer in layers for name in layer.tensors]
