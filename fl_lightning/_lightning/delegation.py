@@ -1,8 +1,10 @@
 """Passing Lightning's hooks from a wrapper to the object that it wraps, and switching them off."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import torch
 
 from fl_lightning._lightning.names import LightningDataModule, LightningModule, is_overridden
 
@@ -53,6 +55,18 @@ def delegate_hooks(wrapper: Any, owner: Any, names: Iterable[str]) -> None:
 def has_batch_hooks(owner: Any) -> bool:
     """Return whether a module or data module overrides a hook that batches pass on their way to the device."""
     return any(is_overridden(name, owner) for name in _BATCH_HOOKS)
+
+
+def batch_preparation(
+    module: LightningModule, source: LightningDataModule, device: torch.device
+) -> Callable[[Any], Any]:
+    """Return what Lightning does to a batch between loader and training step.
+
+    Hooks of the data module take precedence over those of the module.
+    """
+    owners = {name: source if is_overridden(name, source) else module for name in _BATCH_HOOKS}
+    before, transfer, after = (getattr(owner, name) for name, owner in owners.items())
+    return lambda batch: after(transfer(before(batch, 0), device, 0), 0)
 
 
 def with_loaders(source: LightningDataModule, train: Any = None, validation: Any = None) -> LightningDataModule:

@@ -4,18 +4,20 @@ import copy
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from fl_lightning._lightning.delegation import has_batch_hooks, with_loaders
-from fl_lightning._lightning.names import Callback, LightningModule, Trainer
+from fl_lightning._lightning.names import Callback, LightningModule, Trainer, rank_zero_info
 from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning._lightning.quiet import without_announcements
 from fl_lightning._lightning.trainer import ClientStrategy, TrainerTemplate
-from fl_lightning.client.callback import ClientCallback, Progress, overrides
+from fl_lightning.client.callback import Progress, overrides
 from fl_lightning.client.model import ClientModel
+from fl_lightning.client.participants import Participants, keyed_callbacks
+from fl_lightning.client.vectorized import CannotVectorizeError, VectorizedTraining, check_profitable
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import preserved_generators, seed_for, seed_global_generators
 from fl_lightning.core.round import Round
@@ -43,6 +45,10 @@ class LocalTraining:
         batch_size: samples per batch; by default that of the source's training loader.
         callbacks: Lightning callbacks of the client's Trainer; every client gets a fresh copy. Those derived from
             :class:`fl_lightning.callbacks.ClientCallback` have access to the round and the client.
+        execution: ``trainer`` gives every client a Trainer of its own. ``vectorized`` trains all clients of a round at
+            once, which is faster for small networks and equal up to float rounding. ``auto`` does the latter where it
+            is possible and faster.
+        chunk: how many clients train at once with vectorised execution; by default, a number that fits into memory.
         trainer_flags: further flags of the client's Trainer, such as ``gradient_clip_val`` or ``precision``.
     """
 
@@ -51,17 +57,25 @@ class LocalTraining:
         epochs: int = 1,
         batch_size: int | None = None,
         callbacks: list[Callback] | None = None,
+        execution: Literal["trainer", "vectorized", "auto"] = "trainer",
+        chunk: int | None = None,
         **trainer_flags: Any,
     ) -> None:
         if epochs < 1:
             raise MisconfigurationError(f"epochs={epochs}, but a client must train: set client.epochs to 1 or more")
         if batch_size is not None and batch_size < 1:
             raise MisconfigurationError(f"batch_size={batch_size}: set client.batch_size to 1 or more")
+        if execution not in ("trainer", "vectorized", "auto"):
+            raise MisconfigurationError(f"execution={execution!r}: set client.execution to trainer, vectorized or auto")
+        if chunk is not None and chunk < 1:
+            raise MisconfigurationError(f"chunk={chunk}: set client.chunk to 1 or more")
         refuse_other_copy(*(callbacks or []))
         _check_flags(trainer_flags)
         self.epochs = epochs
         self.batch_size = batch_size
         self.callbacks = callbacks or []
+        self.execution = execution
+        self.chunk = chunk
         self._trainer_flags = trainer_flags
 
     def prepare(
@@ -80,10 +94,12 @@ class LocalTraining:
             store: holds what the callbacks remember about each client.
         """
         self._data = data
-        self._store = store or ClientStore()
         self._callbacks = [*self.callbacks, *algorithm_callbacks]
         self._model = ClientModel(module)
         self._device = module.device
+        self._participants = Participants(
+            self, data, self._callbacks, store or ClientStore(), self._device, self._model.has_batch_norm
+        )
         self._check_batch_norm()
         data.move_to(self._device)
         on_device = data.data.tensors is not None and data.data.tensors[0].device == self._device
@@ -98,19 +114,49 @@ class LocalTraining:
         )
         for message in _NOISE:
             warnings.filterwarnings("ignore", message)
+        self._vectorized = self._vectorize(module)
+
+    def _vectorize(self, module: LightningModule) -> VectorizedTraining | None:
+        """Return the vectorised training if it is wanted and possible."""
+        if self.execution == "trainer":
+            return None
+        try:
+            if self.execution == "auto":
+                check_profitable(module)
+            return VectorizedTraining(
+                module, self._participants, self._batches_in_place, self.epochs, self._trainer_flags, self.chunk
+            )
+        except CannotVectorizeError as reason:
+            if self.execution == "vectorized":
+                raise MisconfigurationError(
+                    f"client.execution=vectorized, but {reason}: set client.execution to trainer"
+                ) from reason
+            rank_zero_info(f"Clients train one after another, because {reason}")
+            return None
 
     def release(self) -> None:
         """Release the client model and the data."""
-        for attribute in ("_model", "_data", "_template"):
+        for attribute in ("_model", "_data", "_template", "_participants", "_vectorized"):
             self.__dict__.pop(attribute, None)
 
     def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
-        """Train the clients one after the other, each from the round's start, and yield their updates one by one."""
-        for client in clients:
+        """Train the clients, each from the round's start, and yield their updates one by one."""
+        trained = (
+            self._one_by_one(clients, round)
+            if self._vectorized is None
+            else self._vectorized.train_cohort(clients, round)
+        )
+        while True:
             with preserved_generators(), torch.autocast(self._device.type, enabled=False), without_announcements():
-                seed_global_generators(seed_for("client", round.seed, round.number, client))
-                update = self._train(client, round)
+                update = next(trained, None)
+            if update is None:
+                return
             yield update
+
+    def _one_by_one(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
+        for client in clients:
+            seed_global_generators(seed_for("client", round.seed, round.number, client))
+            yield self._train(client, round)
 
     def train_personal(
         self, client: int, round: Round, start: Mapping[str, Tensor], callbacks: Sequence[Callback]
@@ -129,49 +175,38 @@ class LocalTraining:
     def personal_model(self, client: int) -> StateDict:
         """Return the entries in which a client's own model differs from the global one, from all of its callbacks."""
         entries: StateDict = {}
-        for key, callback in _keyed(self._callbacks):
+        for key, callback in keyed_callbacks(self._callbacks):
             callback = copy.copy(callback)
-            callback.client, callback.memory = client, self._memory(key, client)
+            callback.client, callback.memory = client, self._participants.memory(key, client)
             entries |= callback.personal_model()
         return entries
 
     def _train(self, client: int, round: Round) -> ClientUpdate:
         trainer = self._template.copy()
         model, strategy = self._fit(client, round, round.start_of(client), trainer)
-        update = ClientUpdate(
-            client=client,
-            state=_snapshot(model),
-            num_samples=self._data.num_samples(client, round.number),
-            class_counts=self._data.class_counts(client, round.number),
+        return self._participants.update(
+            client,
+            round,
+            _snapshot(model),
+            keyed_callbacks(trainer.callbacks),  # type: ignore[attr-defined]
             num_steps=trainer.global_step,
             learning_rate=strategy.learning_rate,
             metrics={} if strategy.mean_loss is None else {"loss": strategy.mean_loss},
         )
-        for key, callback in _keyed(trainer.callbacks):  # type: ignore[attr-defined]
-            callback.on_upload(update)
-            if callback.memory or self._store.get(key, client):
-                update.memory[key] = _cloned(callback.memory)
-        update.extras = _cloned(update.extras)
-        return update
 
     def _fit(
         self, client: int, round: Round, start: Mapping[str, Tensor], trainer: Trainer
     ) -> tuple[LightningModule, ClientStrategy]:
         self._check_single(client, round.number)
-        for key, callback in _keyed(trainer.callbacks):  # type: ignore[attr-defined]
-            callback.client, callback.round, callback.local_training = client, round, self
-            callback.memory = self._memory(key, client)
+        self._participants.introduce(trainer.callbacks, client, round)  # type: ignore[attr-defined]
         strategy = trainer.strategy
         assert isinstance(strategy, ClientStrategy)
         strategy.change_rate = _rate_schedule(trainer)
         model = self._model.reset(start)
-        loader = self._data.client_loader(client, round.number, self.batch_size, self._model.has_batch_norm)
+        loader = self._participants.loader(client, round.number)
         trainer.fit(model, datamodule=with_loaders(self._data.source, train=loader))
         model.zero_grad(set_to_none=True)  # gradients would take memory while the server aggregates
         return model, strategy
-
-    def _memory(self, key: str, client: int) -> StateDict:
-        return dict(self._store.get(key, client, self._device) or {})
 
     def _check_batch_norm(self) -> None:
         if not self._model.has_batch_norm:
@@ -192,19 +227,9 @@ class LocalTraining:
             )
 
 
-def _keyed(callbacks: Sequence[Callback]) -> list[tuple[str, ClientCallback]]:
-    """Return the client callbacks with the keys of their memories; callbacks with equal keys are numbered."""
-    keyed: dict[str, ClientCallback] = {}
-    for callback in callbacks:
-        if isinstance(callback, ClientCallback):
-            same = sum(key.partition(" #")[0] == callback.state_key for key in keyed)
-            keyed[f"{callback.state_key} #{same + 1}" if same else callback.state_key] = callback
-    return list(keyed.items())
-
-
 def _rate_schedule(trainer: Trainer) -> Callable[[float], float] | None:
     """Return how the client's callbacks change the learning rate of the next step; None if none of them does."""
-    callbacks = [callback for _, callback in _keyed(trainer.callbacks) if overrides(callback, "learning_rate")]  # type: ignore[attr-defined]
+    callbacks = [callback for _, callback in keyed_callbacks(trainer.callbacks) if overrides(callback, "learning_rate")]  # type: ignore[attr-defined]
     if not callbacks:
         return None
 
@@ -232,11 +257,6 @@ def _check_flags(flags: dict[str, Any]) -> None:
             f"{flag} cannot be set for a client's Trainer:"
             + (" use client.epochs" if flag == "max_epochs" else " leave it out of client")
         ) from error
-
-
-def _cloned(values: StateDict) -> StateDict:
-    """Copy tensors, because they may be those of the client model, which the next client overwrites."""
-    return {name: value.detach().clone() for name, value in values.items()}
 
 
 def _snapshot(model: LightningModule) -> StateDict:

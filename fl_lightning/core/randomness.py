@@ -8,6 +8,7 @@ import random
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,16 +45,51 @@ def preserved_generators() -> Iterator[None]:
 
     Lightning's ``isolate_rng`` does the same, but searches for GPUs every time.
     """
-    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    state = _global_state()
     try:
         yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.default_generator.set_state(cpu)
-        if cuda is not None:
-            torch.cuda.set_rng_state_all(cuda)
+        _restore(state)
+
+
+class Generators:
+    """A state of the global generators that continues where it was left each time it is entered.
+
+    Clients that train in turns draw the same numbers as clients that train one after another.
+
+    Args:
+        seed: seed of the generators when they are first entered.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._own: tuple[Any, ...] | None = None
+        self._outer: tuple[Any, ...] = ()
+
+    def __enter__(self) -> None:
+        self._outer = _global_state()
+        if self._own is None:
+            seed_global_generators(self._seed)
+        else:
+            _restore(self._own)
+
+    def __exit__(self, *_: object) -> None:
+        self._own = _global_state()
+        _restore(self._outer)
+
+
+def _global_state() -> tuple[Any, ...]:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    return random.getstate(), np.random.get_state(), torch.default_generator.get_state(), cuda
+
+
+def _restore(state: tuple[Any, ...]) -> None:
+    python, numpy, cpu, cuda = state
+    random.setstate(python)
+    np.random.set_state(numpy)
+    torch.default_generator.set_state(cpu)
+    if cuda is not None:
+        torch.cuda.set_rng_state_all(cuda)
 
 
 def run_seed() -> int:

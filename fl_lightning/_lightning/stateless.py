@@ -1,0 +1,72 @@
+"""Running a module's training step without a Trainer, as a function of parameters, buffers and a batch."""
+
+import importlib
+from functools import cache
+from typing import Any, NoReturn
+
+from torch.optim import Optimizer
+
+from fl_lightning._lightning.client_module import client_copy
+from fl_lightning._lightning.names import LightningModule, is_overridden
+from fl_lightning._lightning.package import PACKAGE
+
+#: hooks of a module that only a Trainer calls during training
+_TRAINING_HOOKS = (
+    *("on_fit_start", "on_fit_end", "on_train_start", "on_train_end", "on_train_epoch_start", "on_train_epoch_end"),
+    *("on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
+    *("on_before_optimizer_step", "backward", "optimizer_step", "optimizer_zero_grad", "lr_scheduler_step"),
+    "configure_gradient_clipping",
+)
+#: what a module can read only with a Trainer
+_TRAINER_ATTRIBUTES = ("trainer", "current_epoch", "global_step", "logger", "loggers", "optimizers", "lr_schedulers")
+
+
+class NeedsTrainerError(Exception):
+    """Raised if a training step reads something that only a Trainer provides."""
+
+
+def stateless_copy(module: LightningModule) -> LightningModule:
+    """Copy a module in training mode. The copy ignores ``self.log`` and refuses to read anything of a Trainer."""
+    copy = client_copy(module)
+    copy.train()
+    copy.log = copy.log_dict = _ignore  # type: ignore[method-assign]
+    copy.__class__ = _without_trainer(type(copy))  # type: ignore[arg-type]
+    return copy
+
+
+def training_hooks(module: LightningModule) -> list[str]:
+    """Return the hooks of local training that a module overrides."""
+    return [hook for hook in _TRAINING_HOOKS if is_overridden(hook, module)]
+
+
+def configured_optimizers(module: LightningModule) -> tuple[list[Optimizer], list[Any]]:
+    """Return what ``configure_optimizers`` returns, in whatever form: optimisers, and configs of schedulers."""
+    core = importlib.import_module(f"{PACKAGE}.core.optimizer")
+    optimizers, schedulers, monitor = core._configure_optimizers(module.configure_optimizers())
+    return optimizers, core._configure_schedulers_automatic_opt(schedulers, monitor)
+
+
+@cache
+def _without_trainer(module_class: type[LightningModule]) -> type[LightningModule]:
+    names: dict[str, Any] = {name: _refusing(name) for name in _TRAINER_ATTRIBUTES}
+    names["__module__"] = module_class.__module__
+    names["__qualname__"] = f"_without_trainer.<locals>.{module_class.__qualname__}"
+    return type(module_class.__name__, (_NoRegistration, module_class), names)
+
+
+class _NoRegistration:
+    """Keeps the user's ``__init_subclass__``, which may register the class, from running."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Do nothing."""
+
+
+def _refusing(name: str) -> property:
+    def read(self: LightningModule) -> NoReturn:
+        raise NeedsTrainerError(f"it reads self.{name}")
+
+    return property(read)
+
+
+def _ignore(*_: Any, **__: Any) -> None:
+    pass

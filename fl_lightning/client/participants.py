@@ -1,0 +1,112 @@
+"""The clients of a round, as every kind of local training meets them: their batches, callbacks and updates."""
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fl_lightning._lightning.names import Callback
+from fl_lightning.client.callback import ClientCallback
+from fl_lightning.core.round import Round
+from fl_lightning.core.state import StateDict
+from fl_lightning.core.store import ClientStore
+from fl_lightning.core.update import ClientUpdate
+from fl_lightning.data import FederatedDataModule
+
+if TYPE_CHECKING:
+    from fl_lightning.client.training import LocalTraining
+
+#: a client's callbacks with the keys of their memories
+KeyedCallbacks = list[tuple[str, ClientCallback]]
+
+
+class Participants:
+    """What clients have and send, regardless of how they train.
+
+    Args:
+        local_training: how clients train.
+        data: the clients' data.
+        callbacks: the callbacks of every client.
+        store: holds what the callbacks remember about each client.
+        device: device that the model is on.
+        merge_single: whether to merge a last batch of one sample into the previous batch, for BatchNorm.
+    """
+
+    def __init__(
+        self,
+        local_training: "LocalTraining",
+        data: FederatedDataModule,
+        callbacks: Sequence[Callback],
+        store: ClientStore,
+        device: torch.device,
+        merge_single: bool,
+    ) -> None:
+        self.local_training = local_training
+        self.data = data
+        self.callbacks = callbacks
+        self._store = store
+        self._device = device
+        self._merge_single = merge_single
+
+    def loader(self, client: int, round: int) -> Any:
+        """Return a loader over a client's batches in a round."""
+        return self.data.client_loader(client, round, self.local_training.batch_size, self._merge_single)
+
+    def copy_callbacks(self, client: int, round: Round) -> KeyedCallbacks:
+        """Return a client's own copies of the client callbacks."""
+        return self.introduce(copy.deepcopy(list(self.callbacks)), client, round)
+
+    def introduce(self, callbacks: Sequence[Callback], client: int, round: Round) -> KeyedCallbacks:
+        """Give callbacks access to their client and its round, and return those that are client callbacks."""
+        keyed = keyed_callbacks(callbacks)
+        for key, callback in keyed:
+            callback.client, callback.round, callback.local_training = client, round, self.local_training
+            callback.memory = self.memory(key, client)
+        return keyed
+
+    def memory(self, key: str, client: int) -> StateDict:
+        """Return what a callback remembers about a client."""
+        return dict(self._store.get(key, client, self._device) or {})
+
+    def update(
+        self, client: int, round: Round, state: StateDict, callbacks: KeyedCallbacks, **report: Any
+    ) -> ClientUpdate:
+        """Return what a client sends, once its callbacks have added their share.
+
+        Args:
+            client: the client's number.
+            round: the round that it trained in.
+            state: its state after training.
+            callbacks: its callbacks.
+            report: further fields of the update, such as ``num_steps``.
+        """
+        update = ClientUpdate(
+            client=client,
+            state=state,
+            num_samples=self.data.num_samples(client, round.number),
+            class_counts=self.data.class_counts(client, round.number),
+            **report,
+        )
+        for key, callback in callbacks:
+            callback.on_upload(update)
+            if callback.memory or self._store.get(key, client):
+                update.memory[key] = _cloned(callback.memory)
+        update.extras = _cloned(update.extras)
+        return update
+
+
+def keyed_callbacks(callbacks: Sequence[Callback]) -> KeyedCallbacks:
+    """Return the client callbacks with the keys of their memories; callbacks with equal keys are numbered."""
+    keyed: dict[str, ClientCallback] = {}
+    for callback in callbacks:
+        if isinstance(callback, ClientCallback):
+            same = sum(key.partition(" #")[0] == callback.state_key for key in keyed)
+            keyed[f"{callback.state_key} #{same + 1}" if same else callback.state_key] = callback
+    return list(keyed.items())
+
+
+def _cloned(values: dict[str, Tensor]) -> StateDict:
+    """Copy tensors, because they may be parts of the client model, which the next client overwrites."""
+    return {name: value.detach().clone() for name, value in values.items()}

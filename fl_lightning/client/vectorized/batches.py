@@ -1,0 +1,156 @@
+"""The batches of many clients, in step."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from fl_lightning.client.vectorized.requirements import CannotVectorizeError
+from fl_lightning.core.randomness import Generators
+from fl_lightning.data.batches import TensorLoader
+
+
+@dataclass(frozen=True)
+class Group:
+    """Clients that take the same step: their batches have the same size.
+
+    Args:
+        rows: the clients' places in the stack.
+        where: the same as an index on the device; None if the group has all clients.
+        batch: their batches, stacked.
+        index: number of the batch in the local epoch.
+    """
+
+    rows: list[int]
+    where: Tensor | None
+    batch: Any
+    index: int
+
+
+class CohortBatches:
+    """Yields the first batches of all clients, then their second batches, and so on, over all local epochs.
+
+    Clients without a further batch are left out. A batch is never padded, because a mean loss and BatchNorm would see
+    the padding; so clients whose batches differ in size form separate groups.
+
+    Args:
+        loaders: one loader per client.
+        epochs: the number of local epochs.
+        prepare: what happens to a batch on its way to the training step; None if nothing does.
+        generators: the random generators of each client, which ``prepare`` and the loaders draw from.
+        by_index: whether clients of a group must also be at the same batch of their epochs.
+    """
+
+    def __init__(
+        self,
+        loaders: Sequence[Any],
+        epochs: int,
+        prepare: Callable[[Any], Any] | None,
+        generators: Sequence[Generators],
+        by_index: bool,
+    ) -> None:
+        self._loaders = loaders
+        self._epochs = epochs
+        self._prepare = prepare
+        self._generators = generators
+        self._by_index = by_index
+        #: the number of batches per epoch, by client
+        self.num_batches = [len(loader) for loader in loaders]
+        #: the number of steps, by client
+        self.num_steps = [batches * epochs for batches in self.num_batches]
+
+    def __iter__(self) -> Iterator[list[Group]]:
+        if self._prepare is None and all(isinstance(loader, TensorLoader) for loader in self._loaders):
+            return self._indexed()
+        return self._loaded()
+
+    def _indexed(self) -> Iterator[list[Group]]:
+        """Take stacks of batches from the tensors. All indices are moved to the device at once."""
+        tensors = self._loaders[0].tensors
+        plans = [list(self._epochs_of(loader, _index_arrays)) for loader in self._loaders]
+        groups = [
+            (step, rows)
+            for step in range(max(self.num_steps))
+            for rows in self._grouped(
+                step, {row: len(plan[step]) for row, plan in enumerate(plans) if step < len(plan)}
+            )
+        ]
+        samples = [np.stack([plans[row][step] for row in rows]) for step, rows in groups]
+        indices = _on_device([*samples, *(np.array(rows) for _, rows in groups)], tensors[0].device)
+        for step, numbered in groupby(enumerate(groups), key=lambda item: item[1][0]):
+            yield [
+                self._group(
+                    step, rows, indices[len(groups) + number], [_take(part, indices[number]) for part in tensors]
+                )
+                for number, (_, rows) in numbered
+            ]
+
+    def _loaded(self) -> Iterator[list[Group]]:
+        """Load and prepare the clients' batches one by one, then stack them."""
+        streams = [self._epochs_of(loader, iter) for loader in self._loaders]
+        for step in range(max(self.num_steps)):
+            batches = {}
+            for row, stream in enumerate(streams):
+                if step < self.num_steps[row]:
+                    with self._generators[row]:
+                        batch = next(stream)
+                        batches[row] = batch if self._prepare is None else self._prepare(batch)
+            shapes = {row: [leaf.shape for leaf in tree_leaves(batch)] for row, batch in batches.items()}
+            groups = []
+            for rows in self._grouped(step, shapes):
+                batch = stack([batches[row] for row in rows])
+                places = torch.tensor(rows, device=tree_leaves(batch)[0].device)
+                groups.append(self._group(step, rows, places, batch))
+            yield groups
+
+    def _epochs_of(self, loader: Any, batches: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
+        """Yield a client's batches of all local epochs."""
+        for epoch in range(self._epochs):
+            loader.batch_sampler.set_epoch(epoch)
+            yield from batches(loader)
+
+    def _grouped(self, step: int, sizes: Mapping[int, Any]) -> list[list[int]]:
+        """Return the rows that take the same step, given the size of each row's batch."""
+        groups: dict[str, list[int]] = {}
+        for row, size in sizes.items():
+            index = step % self.num_batches[row] if self._by_index else None
+            groups.setdefault(f"{size} {index}", []).append(row)
+        return list(groups.values())
+
+    def _group(self, step: int, rows: list[int], places: Tensor, batch: Any) -> Group:
+        everyone = len(rows) == len(self._loaders)
+        return Group(rows, None if everyone else places, batch, step % self.num_batches[rows[0]])
+
+
+def stack(batches: Sequence[Any]) -> Any:
+    """Stack batches of the same structure, tensor by tensor."""
+    return tree_map(lambda *leaves: torch.stack(leaves), batches[0], *batches[1:])
+
+
+def check_batch(batch: Any) -> None:
+    """Reject a batch that is not made of tensors."""
+    for leaf in tree_leaves(batch):
+        if not isinstance(leaf, Tensor):
+            raise CannotVectorizeError(f"a batch holds a {type(leaf).__name__}, which cannot be stacked")
+
+
+def _index_arrays(loader: TensorLoader) -> list[np.ndarray]:
+    return loader.batch_sampler.arrays()
+
+
+def _on_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
+    """Move arrays of indices to the device in one transfer."""
+    flat = torch.from_numpy(np.concatenate([array.ravel() for array in arrays]))
+    if device.type == "cuda":
+        flat = flat.pin_memory()
+    parts = flat.to(device, non_blocking=True).split([array.size for array in arrays])
+    return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+
+def _take(tensor: Tensor, index: Tensor) -> Tensor:
+    return tensor.index_select(0, index.flatten()).view(*index.shape, *tensor.shape[1:])

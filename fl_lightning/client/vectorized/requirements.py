@@ -1,0 +1,92 @@
+"""What vectorised training cannot do. Every reason completes the sentence "clients cannot train at once, because"."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn, optim
+from torch.optim import Optimizer
+
+from fl_lightning._lightning.names import Callback, LightningModule
+from fl_lightning._lightning.stateless import training_hooks
+from fl_lightning.client.callback import ClientCallback, overrides
+from fl_lightning.core.layers import LAYER_KINDS
+
+#: optimisers that treat every entry of a parameter alike, so that they move stacked models like separate ones
+_ELEMENTWISE: tuple[type[Optimizer], ...] = (
+    *(optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax),
+    *(optim.RMSprop, optim.Adagrad, optim.Adadelta, optim.ASGD, optim.Rprop),
+)
+_LIGHTNING_HOOKS = [name for name in vars(Callback) if name.startswith(("on_", "setup", "teardown"))]
+#: flags of a client's Trainer that vectorised training honours
+_FLAGS = ("gradient_clip_val", "gradient_clip_algorithm")
+
+
+class CannotVectorizeError(Exception):
+    """Raised with the reason why clients need a Trainer each."""
+
+
+def check_module(module: LightningModule) -> None:
+    """Reject a module whose training is more than a function of parameters, buffers and a batch."""
+    name = type(module).__name__
+    if not module.automatic_optimization:
+        raise CannotVectorizeError(f"{name} optimises manually")
+    hooks = training_hooks(module)
+    if hooks:
+        raise CannotVectorizeError(f"{name} has {hooks[0]}, which a Trainer calls")
+
+
+def check_profitable(module: LightningModule) -> None:
+    """Reject a module that trains faster one client after another: convolutions of stacked models are slow on a CPU."""
+    if module.device.type == "cpu" and any(isinstance(layer, LAYER_KINDS["convolution"]) for layer in module.modules()):
+        raise CannotVectorizeError("that is faster for convolutions on a CPU")
+
+
+def check_callbacks(callbacks: Sequence[Callback]) -> None:
+    """Reject a callback that has hooks of Lightning."""
+    for callback in callbacks:
+        name = type(callback).__name__
+        if not isinstance(callback, ClientCallback):
+            raise CannotVectorizeError(f"{name} is a callback of Lightning, which a Trainer calls")
+        for hook in _LIGHTNING_HOOKS:
+            if overrides(callback, hook):
+                raise CannotVectorizeError(f"{name} has {hook}, which a Trainer calls")
+
+
+def check_flags(flags: Mapping[str, Any]) -> None:
+    """Reject flags of a client's Trainer that have no counterpart."""
+    for flag in flags:
+        if flag not in _FLAGS:
+            raise CannotVectorizeError(f"client.{flag} is a flag of a Trainer")
+
+
+def check_optimizers(optimizers: Sequence[Optimizer], schedulers: Sequence[Any]) -> None:
+    """Reject optimisers that do not treat every entry alike, and schedulers that need more than a count."""
+    if len(optimizers) != 1:
+        raise CannotVectorizeError(f"there are {len(optimizers)} optimisers, not one")
+    if type(optimizers[0]) not in _ELEMENTWISE:
+        raise CannotVectorizeError(f"{type(optimizers[0]).__name__} does not treat every entry of a parameter alike")
+    for config in schedulers:
+        if config.reduce_on_plateau or config.frequency != 1:
+            name = type(config.scheduler).__name__
+            raise CannotVectorizeError(f"{name} does not step after every epoch or every batch")
+
+
+def check_attributes(before: Mapping[str, Any], after: Mapping[str, Any], module: nn.Module) -> None:
+    """Reject a training step that changes attributes of its module, which all clients share here."""
+    for name in after:
+        if name not in before or before[name] != after[name]:
+            raise CannotVectorizeError(f"the training step of {type(module).__name__} changes self.{name}")
+
+
+def attributes(module: nn.Module) -> dict[str, Any]:
+    """Return what identifies the values of all plain attributes of a module and its layers, by name."""
+    found = {}
+    for prefix, layer in module.named_modules():
+        for name, value in vars(layer).items():
+            if name not in ("_parameters", "_buffers", "_modules"):
+                size = len(value) if isinstance(value, list | dict | set) else None
+                found[f"{prefix}.{name}".lstrip(".")] = (
+                    value if isinstance(value, int | float | str) else id(value),
+                    size,
+                )
+    return found

@@ -1,0 +1,165 @@
+"""One training step of many clients, as a function of their stacked parameters, buffers and batches."""
+
+import dis
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves, tree_map
+
+from fl_lightning._lightning.names import LightningModule
+from fl_lightning._lightning.stateless import NeedsTrainerError, stateless_copy
+from fl_lightning.client.vectorized.requirements import CannotVectorizeError, attributes, check_attributes
+from fl_lightning.core.state import StateDict
+
+#: gradients, buffers and losses of all clients
+Result = tuple[StateDict, StateDict, Tensor]
+
+#: how often a step of some shape runs before it is recorded, and how many shapes are recorded
+_RUNS_BEFORE_RECORDING = 3
+_MAX_RECORDINGS = 8
+
+
+class ClientStep:
+    """The gradients of a module's training step, for many clients at once.
+
+    A step of the same shape runs many times, so it is recorded as a sequence of tensor operations and replayed, which
+    costs a third less than ``torch.vmap`` for a small network. Replaying yields the same bits.
+
+    Args:
+        module: the global model, set up and on its device.
+    """
+
+    def __init__(self, module: LightningModule) -> None:
+        self.module = stateless_copy(module)
+        self._wrapper = _TrainingStep(self.module)
+        self._runs: dict[Any, int] = {}
+        self._recordings: dict[Any, Callable[..., Result]] = {}
+        #: whether the training step depends on the number of the batch
+        self.reads_index = _reads_batch_index(type(module).training_step)
+        self._vectorized = vmap(grad(self._loss, has_aux=True), in_dims=(0, 0, None, 0, None), randomness="error")
+
+    def __call__(
+        self, parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any, index: int
+    ) -> Result:
+        """Return the clients' gradients, their buffers after the step, and their losses.
+
+        Args:
+            parameters: the trained parameters, stacked along a first dimension of clients.
+            buffers: the buffers, stacked likewise. They may be changed in place.
+            constants: tensors of the module that are the same for all clients.
+            batch: one batch per client, stacked.
+            index: number of the batch in the local epoch.
+        """
+        key = (tuple(parameters), tuple((leaf.shape, leaf.dtype) for leaf in tree_leaves(batch)))
+        recording = self._recordings.get(key)
+        if recording is not None:
+            with torch.no_grad():
+                return recording(parameters, buffers, constants, batch)
+        self._runs[key] = self._runs.get(key, 0) + 1
+        if (
+            not self.reads_index
+            and self._runs[key] > _RUNS_BEFORE_RECORDING
+            and len(self._recordings) < _MAX_RECORDINGS
+        ):
+            self._recordings[key] = self._record(parameters, buffers, constants, batch, index)
+            return self(parameters, buffers, constants, batch, index)
+        return self._run(parameters, buffers, constants, batch, index)
+
+    def _run(self, parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any, index: int) -> Result:
+        gradients, (buffers, losses) = self._vectorized(parameters, buffers, constants, batch, index)
+        return gradients, buffers, losses
+
+    def _record(
+        self, parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any, index: int
+    ) -> Callable[..., Result]:
+        def step(parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any) -> Result:
+            return self._run(parameters, buffers, constants, batch, index)
+
+        copies = {name: value.clone() for name, value in buffers.items()}
+        return make_fx(step)(parameters, copies, constants, batch)
+
+    def _loss(
+        self, parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any, index: int
+    ) -> tuple[Tensor, tuple[StateDict, Tensor]]:
+        state = {**constants, **parameters, **buffers}
+        prefixed = {f"module.{name}": value for name, value in state.items()}
+        loss = functional_call(self._wrapper, prefixed, (batch, index))
+        return loss, ({name: prefixed[f"module.{name}"] for name in buffers}, loss.detach())
+
+    def probe(self, batch: Any) -> list[str]:
+        """Try one step, and return the parameters that it uses. Raise the reason if the step cannot be vectorised.
+
+        Args:
+            batch: one batch of one client, not stacked.
+        """
+        parameters = {n: p.detach() for n, p in self.module.named_parameters() if p.requires_grad}
+        constants = {n: p.detach() for n, p in self.module.named_parameters() if not p.requires_grad}
+        buffers = {name: value.clone() for name, value in self.module.named_buffers()}
+        before = attributes(self.module)
+        try:
+            used = self._plain_gradients(batch)
+            gradients, _, _ = self._run(
+                _twice(parameters),
+                _twice(buffers),
+                constants,
+                tree_map(lambda leaf: torch.stack([leaf, leaf]), batch),
+                0,
+            )
+        except CannotVectorizeError:
+            raise
+        except NeedsTrainerError as error:
+            raise CannotVectorizeError(f"{type(self.module).__name__} needs a Trainer: {error}") from error
+        except Exception as error:
+            raise CannotVectorizeError(f"torch.vmap refuses its training step: {_first_line(error)}") from error
+        check_attributes(before, attributes(self.module), self.module)
+        for name, gradient in used.items():
+            if not torch.allclose(gradients[name][1], gradient, rtol=1e-3, atol=1e-5, equal_nan=True):
+                raise CannotVectorizeError(f"torch.vmap yields another gradient of {name} than a plain step")
+        return list(used)
+
+    def _plain_gradients(self, batch: Any) -> StateDict:
+        """Return the gradients of a plain step; parameters that the loss does not use have none."""
+        trained = {name: value for name, value in self.module.named_parameters() if value.requires_grad}
+        buffers = {f"module.{name}": value.clone() for name, value in self.module.named_buffers()}
+        loss = functional_call(self._wrapper, buffers, (batch, 0))
+        values = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+        return {name: value for name, value in zip(trained, values, strict=True) if value is not None}
+
+
+class _TrainingStep(nn.Module):
+    """Makes a module's ``training_step`` its ``forward``, which is what ``functional_call`` calls."""
+
+    def __init__(self, module: LightningModule) -> None:
+        super().__init__()
+        self.module = module
+        self._takes_index = len(inspect.signature(module.training_step).parameters) > 1
+
+    def forward(self, batch: Any, index: int) -> Tensor:
+        output = self.module.training_step(batch, index) if self._takes_index else self.module.training_step(batch)
+        loss = output["loss"] if isinstance(output, dict) else output
+        if not isinstance(loss, Tensor):
+            raise CannotVectorizeError(f"the training step of {type(self.module).__name__} returns no loss")
+        return loss
+
+
+def _reads_batch_index(training_step: Callable[..., Any]) -> bool:
+    """Return whether a training step reads its second argument. A step that does cannot be replayed."""
+    code = getattr(training_step, "__code__", None)
+    if code is None or code.co_argcount > 3 or code.co_flags & 0x0C:  # *args or **kwargs
+        return True
+    if code.co_argcount < 3:
+        return False
+    return any(code.co_varnames[2] == operation.argval for operation in dis.get_instructions(code))
+
+
+def _twice(state: StateDict) -> StateDict:
+    return {name: torch.stack([value, value]) for name, value in state.items()}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].partition(". ")[0]

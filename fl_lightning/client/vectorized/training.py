@@ -1,0 +1,238 @@
+"""Local training of many clients at once."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fl_lightning._lightning.delegation import batch_preparation
+from fl_lightning._lightning.names import LightningModule
+from fl_lightning._lightning.stateless import NeedsTrainerError, configured_optimizers
+from fl_lightning.client.callback import ClientCallback, Progress, overrides
+from fl_lightning.client.participants import KeyedCallbacks, Participants, keyed_callbacks
+from fl_lightning.client.vectorized.batches import CohortBatches, check_batch
+from fl_lightning.client.vectorized.requirements import (
+    CannotVectorizeError,
+    check_callbacks,
+    check_flags,
+    check_module,
+    check_optimizers,
+)
+from fl_lightning.client.vectorized.stack import ModelStack
+from fl_lightning.client.vectorized.step import ClientStep
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.randomness import Generators, seed_for
+from fl_lightning.core.round import Round
+from fl_lightning.core.update import ClientUpdate
+
+#: how much memory a chunk of clients may take on a CPU: a fixed number, so that results do not depend on the machine
+_CPU_BUDGET = 2 << 30
+#: parameters, gradients, the optimiser's two moments, and as much again for what a step computes on the way
+_COPIES_PER_CLIENT = 8
+
+
+class VectorizedTraining:
+    """Trains the clients of a cohort at once, in chunks that fit into memory.
+
+    The clients' models are stacked. One call of ``torch.vmap`` computes the gradients of all clients, and one step of
+    the module's own optimiser moves all of them. Results equal those of a Trainer per client up to float rounding.
+
+    Args:
+        module: the global model, set up and on its device.
+        participants: the clients' batches, callbacks and updates.
+        batches_in_place: whether batches are already on the device and no hook of the module or the data changes them.
+        epochs: the number of local epochs.
+        flags: flags of a client's Trainer.
+        chunk: how many clients train at once; None chooses a number that fits into memory.
+    """
+
+    def __init__(
+        self,
+        module: LightningModule,
+        participants: Participants,
+        batches_in_place: bool,
+        epochs: int,
+        flags: Mapping[str, Any],
+        chunk: int | None = None,
+    ) -> None:
+        check_module(module)
+        check_callbacks(participants.callbacks)
+        check_flags(flags)
+        self._participants = participants
+        self._epochs = epochs
+        self._clip_value = flags.get("gradient_clip_val")
+        self._clip_norm = flags.get("gradient_clip_algorithm") != "value"
+        self._device = module.device
+        source = participants.data.source
+        self._prepare = None if batches_in_place else batch_preparation(module, source, self._device)
+        self._step = ClientStep(module)
+        self._names = _names(self._step.module)
+        try:
+            optimizers, schedulers = configured_optimizers(self._step.module)
+        except NeedsTrainerError as error:
+            raise CannotVectorizeError(f"configure_optimizers needs a Trainer: {error}") from error
+        check_optimizers(optimizers, schedulers)
+        self._used = self._step.probe(self._first_batch())
+        # If the learning rate depends on how far a client has trained, all clients of a chunk must progress alike.
+        self._scheduled = bool(schedulers) or any(
+            overrides(callback, "learning_rate") for _, callback in keyed_callbacks(participants.callbacks)
+        )
+        self._chunk = chunk or self._fitting_chunk()
+
+    def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
+        """Train the clients, each from the round's start, and yield their updates, one chunk after another."""
+        groups: dict[int, list[int]] = {}
+        for client in clients:
+            key = len(self._participants.loader(client, round.number)) if self._scheduled else 0
+            groups.setdefault(key, []).append(client)
+        for group in groups.values():
+            for start in range(0, len(group), self._chunk):
+                yield from self._train(group[start : start + self._chunk], round)
+
+    def _train(self, clients: list[int], round: Round) -> Iterator[ClientUpdate]:
+        generators = [Generators(seed_for("client", round.seed, round.number, client)) for client in clients]
+        loaders = [self._participants.loader(client, round.number) for client in clients]
+        batches = CohortBatches(loaders, self._epochs, self._prepare, generators, self._step.reads_index)
+        callbacks = [self._participants.copy_callbacks(client, round) for client in clients]
+        optimizer, schedulers, stack = self._begin(clients, round, callbacks)
+        own = [_stacked_tensors(column) for column in zip(*callbacks, strict=True)]
+        losses = torch.zeros(len(clients), device=self._device)
+        rates = [0.0] * len(clients)
+
+        for number, groups in enumerate(batches):
+            for group in groups:
+                loss = stack.take_gradients(self._step, group)
+                losses = losses + loss if group.where is None else losses.index_add(0, group.where, loss)
+            for (_, callback), tensors in zip(callbacks[0], own, strict=True):
+                if overrides(callback, "on_gradients"):
+                    stack.change_gradients(callback, tensors)
+            self._clip(stack)
+            active = [row for group in groups for row in group.rows]
+            progress = Progress(*divmod(number, batches.num_batches[0]), batches.num_batches[0])
+            with _changed_rates(optimizer, [callbacks[row] for row in active], progress):
+                for row in active:
+                    rates[row] = float(optimizer.param_groups[0]["lr"])
+                    for _, callback in callbacks[row]:
+                        callback.on_step(optimizer)
+                optimizer.step()
+            if number + 1 < max(batches.num_steps):
+                stack.finish([row for row in active if batches.num_steps[row] == number + 1])
+            _advance(schedulers, "step")
+            if progress.batch + 1 == progress.num_batches:
+                _advance(schedulers, "epoch")
+
+        for row, client in enumerate(clients):
+            state = stack.state(row, self._names)
+            with generators[row]:
+                update = self._participants.update(
+                    client,
+                    round,
+                    state,
+                    callbacks[row],
+                    num_steps=batches.num_steps[row],
+                    learning_rate=rates[row],
+                    metrics={"loss": losses[row] / batches.num_steps[row]},
+                )
+            yield update
+
+    def _begin(
+        self, clients: list[int], round: Round, callbacks: list[KeyedCallbacks]
+    ) -> tuple[Optimizer, list[Any], ModelStack]:
+        """Stack the clients' models and make the optimiser that moves them."""
+        module = self._step.module
+        frozen = {name for _, callback in callbacks[0] for name in callback.frozen(module)}
+        trained = [name for name in self._used if name not in frozen]
+        for name, parameter in module.named_parameters():
+            if name in self._used:
+                parameter.requires_grad_(name not in frozen)
+        stack = ModelStack(module, trained, [round.start_of(client) for client in clients])
+        (optimizer,), schedulers = configured_optimizers(module)
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        for client_callbacks in callbacks:
+            for _, callback in client_callbacks:
+                callback.on_client_start(module, [optimizer])
+        for group in optimizer.param_groups:
+            group["params"] = [
+                stack.parameters[names[id(parameter)]]
+                for parameter in group["params"]
+                if names[id(parameter)] in stack.parameters
+            ]
+        return optimizer, schedulers, stack
+
+    def _clip(self, stack: ModelStack) -> None:
+        """Clip each client's gradient, as ``gradient_clip_val`` and ``gradient_clip_algorithm`` say."""
+        if not self._clip_value:
+            return
+        gradients = [value.grad for value in stack.parameters.values() if value.grad is not None]
+        if not self._clip_norm:
+            torch._foreach_clamp_min_(gradients, -self._clip_value)
+            torch._foreach_clamp_max_(gradients, self._clip_value)
+            return
+        norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
+        factors = (self._clip_value / (norms + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
+
+    def _first_batch(self) -> Any:
+        data = self._participants.data
+        client = data.cohort(0)[0]
+        with Generators(seed_for("client", data.seed, 0, client)):
+            batch = next(iter(self._participants.loader(client, 0)))
+            batch = batch if self._prepare is None else self._prepare(batch)
+        check_batch(batch)
+        return batch
+
+    def _fitting_chunk(self) -> int:
+        state = sum(value.nbytes for value in self._step.module.state_dict().values() if isinstance(value, Tensor))
+        budget = _CPU_BUDGET
+        if self._device.type == "cuda":
+            budget = torch.cuda.get_device_properties(self._device).total_memory // 4
+        return max(1, budget // max(1, _COPIES_PER_CLIENT * state))
+
+
+def _names(module: nn.Module) -> dict[str, str]:
+    """Return the entries of a module's state, with the name under which ``named_parameters`` or buffers have each."""
+    kept = {id(value): name for name, value in [*module.named_parameters(), *module.named_buffers()]}
+    state = module.state_dict(keep_vars=True)
+    return {name: kept[id(value)] for name, value in state.items() if isinstance(value, Tensor)}
+
+
+def _stacked_tensors(callbacks: Sequence[tuple[str, ClientCallback]]) -> dict[str, Tensor]:
+    """Stack the tensors that differ between clients, given each client's copy of one callback."""
+    own = [callback.own_tensors() for _, callback in callbacks]
+    return {name: torch.stack([tensors[name] for tensors in own]) for name in own[0]}
+
+
+@contextmanager
+def _changed_rates(optimizer: Optimizer, clients: Sequence[KeyedCallbacks], progress: Progress) -> Iterator[None]:
+    """Let the clients' callbacks change the learning rates for one step."""
+    if not any(overrides(callback, "learning_rate") for _, callback in clients[0]):
+        yield
+        return
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        changed = {_changed_rate(rate, callbacks, progress) for callbacks in clients}
+        if len(changed) > 1:
+            raise MisconfigurationError(
+                "client.execution=vectorized, but a callback gives clients different learning rates:"
+                " set client.execution to trainer"
+            )
+        group["lr"] = changed.pop()
+    yield
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+
+def _changed_rate(rate: float, callbacks: KeyedCallbacks, progress: Progress) -> float:
+    for _, callback in callbacks:
+        rate = callback.learning_rate(rate, progress)
+    return rate
+
+
+def _advance(schedulers: Sequence[Any], interval: str) -> None:
+    for config in schedulers:
+        if config.interval == interval:
+            config.scheduler.step()
