@@ -118,7 +118,7 @@ def fitting_model(algorithm: str) -> Images:
 
 def run(algorithm, module=None, partition=None, selection=None, weighting="samples", transforms=None, **options):
     callbacks = [*CLIENT_CALLBACKS.get(algorithm, []), *options.pop("callbacks", [])]
-    client = LocalTraining(epochs=options.pop("epochs", 1), callbacks=callbacks)
+    client = LocalTraining(epochs=options.pop("epochs", 1), callbacks=callbacks, **options.pop("client", {}))
     server = FederatedServer(
         ALGORITHMS[algorithm](),
         weighting,

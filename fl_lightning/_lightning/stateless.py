@@ -63,7 +63,7 @@ class _NoRegistration:
 
 def _refusing(name: str) -> property:
     def read(self: LightningModule) -> NoReturn:
-        raise NeedsTrainerError(f"it reads self.{name}")
+        raise NeedsTrainerError(f"reads self.{name}")
 
     return property(read)
 

@@ -79,9 +79,14 @@ def check_attributes(before: Mapping[str, Any], after: Mapping[str, Any], module
 
 
 def attributes(module: nn.Module) -> dict[str, Any]:
-    """Return what identifies the values of all plain attributes of a module and its layers, by name."""
+    """Return what identifies the values of all plain attributes of a module and its layers, by name.
+
+    Layers of torch itself are left out: an LSTM replaces its list of weights in every step.
+    """
     found = {}
     for prefix, layer in module.named_modules():
+        if type(layer).__module__.startswith("torch.nn."):
+            continue
         for name, value in vars(layer).items():
             if name not in ("_parameters", "_buffers", "_modules"):
                 size = len(value) if isinstance(value, list | dict | set) else None

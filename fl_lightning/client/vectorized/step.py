@@ -56,10 +56,9 @@ class ClientStep:
             index: number of the batch in the local epoch.
         """
         key = (tuple(parameters), tuple((leaf.shape, leaf.dtype) for leaf in tree_leaves(batch)))
-        recording = self._recordings.get(key)
-        if recording is not None:
+        if key in self._recordings:
             with torch.no_grad():
-                return recording(parameters, buffers, constants, batch)
+                return self._recordings[key](parameters, buffers, constants, batch)
         self._runs[key] = self._runs.get(key, 0) + 1
         if (
             not self.reads_index
@@ -75,13 +74,24 @@ class ClientStep:
         return gradients, buffers, losses
 
     def _record(
-        self, parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any, index: int
+        self, parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any
     ) -> Callable[..., Result]:
-        def step(parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any) -> Result:
-            return self._run(parameters, buffers, constants, batch, index)
+        """Return a recording of the step, or the step itself if replaying the recording does not repeat it."""
 
-        copies = {name: value.clone() for name, value in buffers.items()}
-        return make_fx(step)(parameters, copies, constants, batch)
+        def step(parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any) -> Result:
+            return self._run(parameters, buffers, constants, batch, 0)
+
+        def on_copies(function: Callable[..., Any]) -> Any:
+            return function(parameters, {name: value.clone() for name, value in buffers.items()}, constants, batch)
+
+        try:
+            recording = on_copies(make_fx(step))
+            with torch.no_grad():
+                replayed = tree_leaves(on_copies(recording))
+        except Exception:  # some operations of torch can be vectorised but not recorded, for example those of an LSTM
+            return step
+        same = all(torch.equal(*pair) for pair in zip(replayed, tree_leaves(on_copies(step)), strict=True))
+        return recording if same else step
 
     def _loss(
         self, parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any, index: int
@@ -100,7 +110,7 @@ class ClientStep:
         parameters = {n: p.detach() for n, p in self.module.named_parameters() if p.requires_grad}
         constants = {n: p.detach() for n, p in self.module.named_parameters() if not p.requires_grad}
         buffers = {name: value.clone() for name, value in self.module.named_buffers()}
-        before = attributes(self.module)
+        before, name = attributes(self.module), type(self.module).__name__
         try:
             used = self._plain_gradients(batch)
             gradients, _, _ = self._run(
@@ -113,9 +123,9 @@ class ClientStep:
         except CannotVectorizeError:
             raise
         except NeedsTrainerError as error:
-            raise CannotVectorizeError(f"{type(self.module).__name__} needs a Trainer: {error}") from error
+            raise CannotVectorizeError(f"the training step of {name} {error}") from error
         except Exception as error:
-            raise CannotVectorizeError(f"torch.vmap refuses its training step: {_first_line(error)}") from error
+            raise CannotVectorizeError(f"the training step of {name} {_explanation(error)}") from error
         check_attributes(before, attributes(self.module), self.module)
         for name, gradient in used.items():
             if not torch.allclose(gradients[name][1], gradient, rtol=1e-3, atol=1e-5, equal_nan=True):
@@ -161,5 +171,11 @@ def _twice(state: StateDict) -> StateDict:
     return {name: torch.stack([value, value]) for name, value in state.items()}
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].partition(". ")[0]
+def _explanation(error: Exception) -> str:
+    """Say what a training step does that ``torch.vmap`` does not allow."""
+    message = str(error)
+    if "random operation" in message:
+        return "draws random numbers, for example in dropout"
+    if ".item()" in message or "data-dependent" in message:
+        return "reads the value of a tensor, for example by .item() or in an if"
+    return f"fails in torch.vmap: {message.strip().partition(chr(10))[0]}"

@@ -73,7 +73,7 @@ class VectorizedTraining:
         try:
             optimizers, schedulers = configured_optimizers(self._step.module)
         except NeedsTrainerError as error:
-            raise CannotVectorizeError(f"configure_optimizers needs a Trainer: {error}") from error
+            raise CannotVectorizeError(f"configure_optimizers of {type(module).__name__} {error}") from error
         check_optimizers(optimizers, schedulers)
         self._used = self._step.probe(self._first_batch())
         # If the learning rate depends on how far a client has trained, all clients of a chunk must progress alike.

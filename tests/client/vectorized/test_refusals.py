@@ -1,0 +1,194 @@
+"""What cannot be vectorised is refused by name, or falls back and says why."""
+
+import pytest
+import torch
+from pytorch_lightning import Callback
+from torch import nn
+from torchmetrics import MeanMetric
+
+from fl_lightning import LocalTraining
+from fl_lightning.callbacks import ClientCallback, FederatedServer
+from fl_lightning.core.errors import MisconfigurationError
+from tests.test_every_algorithm import Images
+from tests.toys import Net, federate
+
+
+class Manual(Net):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(super().training_step(batch, batch_idx))
+        optimizer.step()
+
+
+class Branches(Net):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return loss if loss > 0 else -loss
+
+
+class ReadsValue(Net):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return loss * (1 + 0 * loss.item())
+
+
+class ReadsEpoch(Net):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * (1 + self.current_epoch)
+
+
+class ReadsTrainer(Net):
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1 / self.trainer.max_epochs)
+
+
+class Hooked(Net):
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        pass
+
+
+class Counts(Net):
+    steps = 0
+
+    def training_step(self, batch, batch_idx):
+        self.steps += 1
+        return super().training_step(batch, batch_idx)
+
+
+class Collects(Net):
+    def __init__(self):
+        super().__init__()
+        self.losses = []
+
+    def training_step(self, batch, batch_idx):
+        self.losses.append(0)
+        return super().training_step(batch, batch_idx)
+
+
+class Measures(Net):
+    def __init__(self):
+        super().__init__()
+        self.mean = MeanMetric()
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.mean.update(loss.detach())
+        return loss
+
+
+class Curvature(Net):
+    def configure_optimizers(self):
+        return torch.optim.LBFGS(self.parameters())
+
+
+class Two(Net):
+    def configure_optimizers(self):
+        return [torch.optim.SGD(self.layers[0].parameters(), 0.1), torch.optim.SGD(self.layers[3].parameters(), 0.1)]
+
+
+class Plateau(Net):
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {
+                "scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer),
+                "monitor": "train_loss_of_client",
+            },
+        }
+
+
+class Cumulative(Net):
+    def __init__(self):
+        super().__init__()
+        self.layers[1] = nn.BatchNorm1d(8, momentum=None)
+
+
+class Watcher(Callback):
+    pass
+
+
+class Clocked(ClientCallback):
+    def on_train_epoch_start(self, trainer, pl_module):
+        pass
+
+
+def fit(module, execution="vectorized", **client):
+    server = FederatedServer(client=LocalTraining(execution=execution, **client))
+    return federate(module, server=server)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (Manual, "Manual optimises manually"),
+        (Branches, "the training step of Branches reads the value of a tensor, for example by .item() or in an if"),
+        (ReadsValue, "the training step of ReadsValue reads the value of a tensor"),
+        (ReadsEpoch, "the training step of ReadsEpoch reads self.current_epoch"),
+        (ReadsTrainer, "configure_optimizers of ReadsTrainer reads self.trainer"),
+        (Hooked, "Hooked has on_train_batch_end, which a Trainer calls"),
+        (Counts, "the training step of Counts changes self.steps"),
+        (Collects, "the training step of Collects changes self.losses"),
+        (Measures, "the training step of Measures"),
+        (Curvature, "LBFGS does not treat every entry of a parameter alike"),
+        (Two, "there are 2 optimisers, not one"),
+        (Plateau, "ReduceLROnPlateau does not step after every epoch or every batch"),
+        (Cumulative, "the training step of Cumulative reads the value of a tensor"),
+        (lambda: Net(dropout=0.5), "the training step of Net draws random numbers, for example in dropout"),
+    ],
+)
+def test_modules_are_refused_by_name(module, reason):
+    with pytest.raises(MisconfigurationError) as error:
+        fit(module())
+    assert reason in str(error.value)
+    assert str(error.value).startswith("client.execution=vectorized, but ")
+    assert str(error.value).endswith(": set client.execution to trainer")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("client", "reason"),
+    [
+        ({"callbacks": [Watcher()]}, "Watcher is a callback of Lightning, which a Trainer calls"),
+        ({"callbacks": [Clocked()]}, "Clocked has on_train_epoch_start, which a Trainer calls"),
+        ({"accumulate_grad_batches": 2}, "client.accumulate_grad_batches is a flag of a Trainer"),
+    ],
+)
+def test_callbacks_and_flags_are_refused_by_name(client, reason):
+    with pytest.raises(MisconfigurationError, match=reason):
+        fit(Net(), **client)
+
+
+def test_auto_falls_back_and_says_why(caplog):
+    caplog.set_level("INFO")
+    fit(Net(dropout=0.5), "auto")
+    assert caplog.text.count("Clients train one after another, because the training step of Net draws random") == 1
+
+
+def test_auto_trains_convolutions_one_after_another_on_a_cpu(caplog):
+    caplog.set_level("INFO")
+    fit(Images(), "auto")
+    assert "Clients train one after another, because that is faster for convolutions on a CPU" in caplog.text
+
+
+def test_auto_vectorises_what_it_can(caplog):
+    caplog.set_level("INFO")
+    fit(Net(), "auto")
+    assert "one after another" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"execution": "gpu"}, "execution='gpu': set client.execution to trainer, vectorized or auto"),
+        ({"chunk": 0}, "chunk=0: set client.chunk to 1 or more"),
+    ],
+)
+def test_arguments_are_checked(arguments, message):
+    with pytest.raises(MisconfigurationError, match=message):
+        LocalTraining(**arguments)
