@@ -65,8 +65,7 @@ class ClientStep:
             and self._runs[key] > _RUNS_BEFORE_RECORDING
             and len(self._recordings) < _MAX_RECORDINGS
         ):
-            self._recordings[key] = self._record(parameters, buffers, constants, batch, index)
-            return self(parameters, buffers, constants, batch, index)
+            self._recordings[key] = self._record(parameters, buffers, constants, batch)
         return self._run(parameters, buffers, constants, batch, index)
 
     def _run(self, parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any, index: int) -> Result:
