@@ -2,7 +2,7 @@
 
 import copy
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +10,21 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fl_lightning._lightning.names import LightningModule, Trainer, rank_zero_info
+from fl_lightning._lightning.names import Callback, LightningModule, Trainer, rank_zero_info
 from fl_lightning._lightning.package import explain_mixed_copies
-from fl_lightning._lightning.server_trainer import evaluate_everywhere, leave_model_unwrapped
+from fl_lightning._lightning.server_trainer import evaluate_everywhere, leave_model_unwrapped, skip_stale_scores
 from fl_lightning._lightning.tensorboard import mark_restart, tensorboard_loggers
 from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Federation, Weighting
 from fl_lightning.aggregation.base import weight_of
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
-from fl_lightning.callbacks.run.preparation import add_round_callbacks, check_flags, order_checkpoints
+from fl_lightning.callbacks.run.preparation import (
+    adapt_callbacks,
+    add_round_callbacks,
+    belongs_to_clients,
+    check_flags,
+    order_checkpoints,
+    refuse_tuners,
+)
 from fl_lightning.client import LocalTraining
 from fl_lightning.core.distributed import broadcast_from_zero, sum_over_ranks
 from fl_lightning.core.errors import MisconfigurationError
@@ -65,6 +72,7 @@ class FederatedServer(RoundRunner):
         self.transforms = transforms or []
         self.client_folder = client_folder
         self.store = ClientStore(client_folder)
+        self._module_callbacks: list[Callback] = []
         self._fresh_aggregator_state = copy.deepcopy(self.aggregator.state_dict())
         self._reset()
 
@@ -75,12 +83,18 @@ class FederatedServer(RoundRunner):
         #: the state from which the clients continue, if it is not the served model
         self._clients_state: StateDict | None = None
         self._bytes = {"up": 0, "down": 0}
+        self._validated_round: int | None = None
         self._saved_run: dict[str, Any] | None = None
         self._current_run: dict[str, Any] = {}
 
     def prepare_trainer(self, trainer: Trainer) -> None:
+        refuse_tuners(trainer)
         check_flags(trainer)
         add_round_callbacks(trainer)
+
+    def assign_callbacks(self, callbacks: Sequence[Callback]) -> list[Callback]:
+        self._module_callbacks = [callback for callback in callbacks if belongs_to_clients(callback)]
+        return [callback for callback in callbacks if callback not in self._module_callbacks]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Reject unsupported modules and data before training starts, and adapt the Trainer to rounds."""
@@ -89,11 +103,13 @@ class FederatedServer(RoundRunner):
                 f"FederatedServer got a {type(pl_module).__name__}: wrap it,"
                 f" trainer.fit(FederatedModule({type(pl_module).__name__}(...)), ...)"
             )
+        refuse_tuners(trainer)
         evaluate_everywhere(trainer)
         leave_model_unwrapped(trainer)
         trainer.log_every_n_steps = 1  # type: ignore[attr-defined]
         if stage == "fit":
             order_checkpoints(trainer)
+            adapt_callbacks(trainer)
             _data_of(trainer)
             if trainer.current_epoch == 0:  # the server may have run another fit; a checkpoint is loaded after this
                 self._reset()
@@ -120,7 +136,13 @@ class FederatedServer(RoundRunner):
         self.aggregator.prepare(
             module, Federation(data.num_clients, data.seed, self.weighting, self.optimizer, self.client)
         )
-        self.client.prepare(module, data, self.aggregator.client_callbacks(), self.store)
+        self.client.prepare(
+            module,
+            data,
+            [*self._module_callbacks, *self.aggregator.client_callbacks()],
+            self.store,
+            max_batches=int(trainer.fast_dev_run) or None,  # type: ignore[attr-defined]
+        )
         gc.freeze()  # existing objects stay, so the collector can skip them when it frees the clients' Trainers
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -132,6 +154,16 @@ class FederatedServer(RoundRunner):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Seed the round, so that nothing random in it, validation included, depends on earlier rounds."""
         seed_global_generators(seed_for("round", _data_of(trainer).seed, trainer.current_epoch))
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note that this round's scores are known."""
+        if not trainer.sanity_checking:
+            self._validated_round = trainer.current_epoch
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep checkpoints from recording an earlier round's score. Lightning calls them after this."""
+        if self._validated_round != trainer.current_epoch:
+            skip_stale_scores(trainer)
 
     def run_round(self, pl_module: FederatedModule, clients: list[int]) -> None:
         trainer = pl_module.trainer

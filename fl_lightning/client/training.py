@@ -70,6 +70,7 @@ class LocalTraining:
         data: FederatedDataModule,
         algorithm_callbacks: Sequence[Callback] = (),
         store: ClientStore | None = None,
+        max_batches: int | None = None,
     ) -> None:
         """Get ready to train, once the global model is on its device and its state is restored.
 
@@ -78,6 +79,7 @@ class LocalTraining:
             data: the clients' data.
             algorithm_callbacks: the client's half of the server's algorithm.
             store: holds what the callbacks remember about each client.
+            max_batches: stop every client after this many batches, for a trial run.
         """
         self._data = data
         self._store = store or ClientStore()
@@ -88,13 +90,12 @@ class LocalTraining:
         data.move_to(self._device)
         on_device = data.data.tensors is not None and data.data.tensors[0].device == self._device
         self._batches_in_place = on_device and not has_batch_hooks(module) and not has_batch_hooks(data.source)
+        trial = {} if max_batches is None else {"max_epochs": 1, "limit_train_batches": max_batches}
         self._template = TrainerTemplate(
             self._device,
             self._callbacks,
             self._batches_in_place,
-            max_epochs=self.epochs,
-            limit_val_batches=0,
-            **self._trainer_flags,
+            **({"max_epochs": self.epochs, "limit_val_batches": 0} | self._trainer_flags | trial),
         )
         for message in _NOISE:
             warnings.filterwarnings("ignore", message)

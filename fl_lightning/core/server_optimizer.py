@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 
-class Install(Optimizer):
+class ServerOptimizer(Optimizer):
     """Copies the aggregate into the global model, bit for bit.
 
     SGD with learning rate 1 on ``p - target`` would round: p - (p - target) is not quite target.
