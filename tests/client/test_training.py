@@ -291,7 +291,7 @@ class Registered(Net):
     def __init_subclass__(cls, required: int, **kwargs):
         Registered.subclasses.append(cls)
 
-    def on_train_end(self):
+    def on_train_epoch_end(self):
         self.copies.append(copy.deepcopy(self))
         self.copies.append(pickle.loads(pickle.dumps(self)))
 
