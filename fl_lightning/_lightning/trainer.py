@@ -71,6 +71,11 @@ class TrainerTemplate:
     def _callbacks(self) -> list[Callback]:
         return self._trainer.callbacks  # type: ignore[attr-defined]
 
+    def stop_after(self, batches: int) -> None:
+        """Let every copy train on this many batches only, whatever its flags say."""
+        self._trainer.fit_loop.max_epochs = 1
+        self._trainer.limit_train_batches = batches
+
     def copy(self, callbacks: Sequence[Callback] | None = None) -> Trainer:
         """Return a Trainer that has not run yet. It shares only the profiler and the dummy logger with other copies.
 

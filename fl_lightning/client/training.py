@@ -90,13 +90,16 @@ class LocalTraining:
         data.move_to(self._device)
         on_device = data.data.tensors is not None and data.data.tensors[0].device == self._device
         self._batches_in_place = on_device and not has_batch_hooks(module) and not has_batch_hooks(data.source)
-        trial = {} if max_batches is None else {"max_epochs": 1, "limit_train_batches": max_batches}
         self._template = TrainerTemplate(
             self._device,
             self._callbacks,
             self._batches_in_place,
-            **({"max_epochs": self.epochs, "limit_val_batches": 0} | self._trainer_flags | trial),
+            max_epochs=self.epochs,
+            limit_val_batches=0,
+            **self._trainer_flags,
         )
+        if max_batches is not None:
+            self._template.stop_after(max_batches)
         for message in _NOISE:
             warnings.filterwarnings("ignore", message)
 
