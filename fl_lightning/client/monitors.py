@@ -47,7 +47,7 @@ def check_monitors(
                     + (f"monitor one of {known}" if known else "log it, or use a scheduler without a monitor")
                 )
         config.strict = False  # Lightning would raise an error in epochs before the first validation
-        if monitor not in measured:
+        if monitor not in measured and (expected is None or monitor in expected):
             missing.append(monitor)
     return missing
 

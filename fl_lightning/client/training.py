@@ -186,7 +186,7 @@ class LocalTraining:
     def _train_on_trial(self, client: int, round: Round) -> None:
         """Train a client on one batch to find out which metrics it logs, without callbacks and without an update."""
         trainer = self._template.copy(callbacks=[])
-        trainer.limit_train_batches = 1
+        trainer.limit_train_batches = trainer.fit_loop.max_epochs = 1
         self._fit(client, round, round.start_of(client), trainer, trial=True)
         self._logged_by(trainer)
 
