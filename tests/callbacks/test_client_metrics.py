@@ -10,6 +10,7 @@ from fl_lightning.callbacks import FederatedServer, RoundCallback
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import ClassesPerClient, RandomClients
 from tests.callbacks.test_server import read_metrics
+from tests.runs import scalars
 from tests.toys import Net, federate
 
 
@@ -34,7 +35,7 @@ class Watch(RoundCallback):
         self.rounds.setdefault(round.number, []).append((weight, update.num_samples, logged))
 
 
-def run(log_metrics, rounds=2, module=None, **options):
+def train(log_metrics, rounds=2, module=None, **options):
     server = FederatedServer(client=LocalTraining(epochs=2, log_metrics=log_metrics))
     return federate(module or Logs(), server=server, rounds=rounds, **options)
 
@@ -42,7 +43,7 @@ def run(log_metrics, rounds=2, module=None, **options):
 def test_the_run_logs_the_weighted_mean_of_what_the_clients_log(tmp_path):
     watch, logger = Watch(), CSVLogger(tmp_path)
     partition = ClassesPerClient(6, 2, sizes="power_law")
-    run(["train_loss", "train/"], partition=partition, callbacks=[watch], logger=logger)
+    train(["train_loss", "train/"], partition=partition, callbacks=[watch], logger=logger)
     rows = read_metrics(logger)
     for round_, clients in watch.rounds.items():
         total = sum(weight for weight, *_ in clients)
@@ -54,7 +55,7 @@ def test_the_run_logs_the_weighted_mean_of_what_the_clients_log(tmp_path):
 
 def test_only_what_is_asked_for_is_logged(tmp_path):
     watch, logger = Watch(), CSVLogger(tmp_path)
-    run(["train/"], callbacks=[watch], logger=logger)
+    train(["train/"], callbacks=[watch], logger=logger)
     assert all(logged.keys() == {"train/samples"} for clients in watch.rounds.values() for *_, logged in clients)
     assert not {"train_loss", "train_loss_of_client"} & read_metrics(logger)[0].keys()
 
@@ -66,19 +67,19 @@ def test_the_loss_over_all_local_steps_keeps_its_name(tmp_path):
             return super().training_step(batch, batch_idx)
 
     logger = CSVLogger(tmp_path)
-    run(["train/"], module=SameName(), logger=logger)
+    train(["train/"], module=SameName(), logger=logger)
     assert read_metrics(logger)[0]["train/loss"] > 0
 
 
 def test_early_stopping_can_monitor_what_clients_log():
     stop = EarlyStopping("train_loss", stopping_threshold=1e9)
-    _, trainer = run(["train_loss"], rounds=5, callbacks=[stop])
+    _, trainer = train(["train_loss"], rounds=5, callbacks=[stop])
     assert trainer.current_epoch == 1
 
 
 def test_a_checkpoint_can_monitor_what_clients_log(tmp_path):
     best = ModelCheckpoint(tmp_path, monitor="train_loss", filename="best")
-    _, trainer = run(["train_loss"], callbacks=[best], enable_checkpointing=True, default_root_dir=tmp_path)
+    _, trainer = train(["train_loss"], callbacks=[best], enable_checkpointing=True, default_root_dir=tmp_path)
     assert best.best_model_score == pytest.approx(float(trainer.callback_metrics["train_loss"]))
 
 
@@ -86,7 +87,7 @@ def test_a_checkpoint_can_monitor_what_clients_log(tmp_path):
 def test_monitoring_what_only_clients_log_is_explained(kind, tmp_path):
     message = f"{kind.__name__} monitors 'train_loss', which only the clients log: set client.log_metrics to"
     with pytest.raises(MisconfigurationError, match=message):
-        run(
+        train(
             None, callbacks=[kind(monitor="train_loss")], default_root_dir=tmp_path,
             enable_checkpointing=kind is ModelCheckpoint,
         )  # fmt: skip
@@ -94,7 +95,7 @@ def test_monitoring_what_only_clients_log_is_explained(kind, tmp_path):
 
 def test_a_name_that_no_client_logs_is_pointed_out():
     with pytest.warns(UserWarning, match="log_metrics has 'trian', but what a client logged is train/samples, train_l"):
-        run(["trian"])
+        train(["trian"])
 
 
 def test_a_single_name_instead_of_a_list_is_refused():
@@ -102,11 +103,19 @@ def test_a_single_name_instead_of_a_list_is_refused():
         LocalTraining(log_metrics="train_loss")
 
 
+def test_the_command_line_knows_the_clock_and_the_metrics(run, tmp_path):
+    code, out, err = run(
+        *("fit", "--config", "run.yaml", "--client.clock", "run", "--client.log_metrics", "[train_loss_of]")
+    )
+    assert code == 0, out + err
+    assert "train_loss_of_client" in scalars(tmp_path / "runs" / "run" / "version_0")
+
+
 def test_two_processes_log_the_same_means_as_one_even_if_one_has_no_clients(tmp_path):
     def means(name, **distributed):
         logger = CSVLogger(tmp_path, name)
         torch.manual_seed(0)
-        run(["train"], selection=RandomClients(count=1), logger=logger, **distributed)
+        train(["train"], selection=RandomClients(count=1), logger=logger, **distributed)
         return read_metrics(CSVLogger(tmp_path, name, version=0))
 
     one, two = means("one", devices=1), means("two", devices=2, strategy="ddp_fork")
