@@ -78,7 +78,7 @@ class LocalTraining:
         self.batch_size = batch_size
         self.callbacks = callbacks or []
         self.clock = clock
-        self.log_metrics = tuple(log_metrics or ())
+        self.log_metrics = log_metrics
         #: the metrics that clients log in training; None before a client of this process has trained
         self.logged_names: frozenset[str] | None = None
         self._trainer_flags = trainer_flags
@@ -220,11 +220,11 @@ class LocalTraining:
         }
         if self.logged_names is None:
             self.logged_names = frozenset(own)
-            for wanted in self.log_metrics:
+            for wanted in self.log_metrics or ():
                 if not any(name.startswith(wanted) for name in own):
                     known = ", ".join(sorted(own)) or "nothing"
                     rank_zero_warn(f"log_metrics has {wanted!r}, but what a client logged is {known}")
-        return {name: value for name, value in own.items() if name.startswith(self.log_metrics)}
+        return {name: value for name, value in own.items() if name.startswith(tuple(self.log_metrics or ()))}
 
     def _memory(self, key: str, client: int) -> StateDict:
         return dict(self._store.get(key, client, self._device) or {})

@@ -1,6 +1,7 @@
 """Schedulers of clients that monitor a metric, such as ReduceLROnPlateau."""
 
 import warnings
+from functools import partial
 
 import pytest
 from torch.optim import SGD
@@ -98,7 +99,7 @@ def test_validation_in_every_second_round_only_is_enough():
 
 def test_one_client_equals_a_plain_trainer_that_validates_as_often():
     """The learning rate falls in this run, which the last assertion checks."""
-    make = lambda: Plateau(lr=0.5, strict=False)  # noqa: E731
+    make = partial(Plateau, lr=0.5, strict=False)
     rates = Rates()
     client = LocalTraining(epochs=EPOCHS, clock="run")
     federated, _ = federate(
@@ -112,7 +113,7 @@ def test_one_client_equals_a_plain_trainer_that_validates_as_often():
 
 
 def test_a_resumed_run_remembers_what_its_validations_showed(tmp_path):
-    make = lambda: Plateau(lr=0.5)  # noqa: E731
+    make = partial(Plateau, lr=0.5)
     rates = Rates()
     whole = many_clients(make, callbacks=[Save(tmp_path / "begun.ckpt"), rates])
     assert identical(many_clients(make, ckpt_path=tmp_path / "begun.ckpt"), whole)
@@ -156,11 +157,11 @@ def test_a_metric_that_clients_log_is_monitored_as_in_any_trainer():
 
 
 def test_finding_out_what_a_client_logs_leaves_no_trace():
-    def train(module):
-        return dict(federate(seeded(module), server=server(), rounds=2)[0].state_dict())
+    def train(monitor):
+        module = seeded(partial(Plateau, monitor, patience=1000))
+        return dict(federate(module, server=server(), rounds=2)[0].state_dict())
 
-    never = lambda monitor: lambda: Plateau(monitor, patience=1000)  # noqa: E731
-    assert identical(train(never("train_loss_of_client")), train(never("val_loss")))
+    assert identical(train("train_loss_of_client"), train("val_loss"))
 
 
 def test_over_the_run_a_metric_that_only_clients_know_is_refused():
