@@ -36,7 +36,7 @@ class CosineAnnealing(ClientCallback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Set the learning rate of this batch."""
         epochs = self.local_training.epochs
-        done = trainer.current_epoch + batch_idx / trainer.num_training_batches
+        done = trainer.current_epoch % epochs + batch_idx / trainer.num_training_batches
         total = float(epochs)
         if self.horizon == "run":
             assert self.round.num_rounds is not None

@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from fl_lightning._lightning.delegation import has_batch_hooks, with_loaders
-from fl_lightning._lightning.names import Callback, LightningModule, Trainer
+from fl_lightning._lightning.names import Callback, LightningModule, Trainer, rank_zero_warn
 from fl_lightning._lightning.package import refuse_other_copy
+from fl_lightning._lightning.progress import ClientTrainer
 from fl_lightning._lightning.quiet import without_announcements
 from fl_lightning._lightning.trainer import ClientStrategy, TrainerTemplate
 from fl_lightning.client.callback import ClientCallback
+from fl_lightning.client.clock import ClientClock, Clock, check_clock
 from fl_lightning.client.model import ClientModel
+from fl_lightning.client.monitors import MonitorNotKnownError, ignore_monitors
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import preserved_generators, seed_for, seed_global_generators
 from fl_lightning.core.round import Round
@@ -32,6 +35,7 @@ _NOISE = (
     ".*defined a `validation_step` but have no `val_dataloader`",
     ".*treespec, LeafSpec.* is deprecated",
     "It is recommended to use .*sync_dist=True",
+    "ReduceLROnPlateau conditioned on metric .* but strict is set to `False`",
 )
 
 
@@ -43,6 +47,10 @@ class LocalTraining:
         batch_size: samples per batch; by default that of the source's training loader.
         callbacks: Lightning callbacks of the client's Trainer; every client gets a fresh copy. Those derived from
             :class:`fl_lightning.callbacks.ClientCallback` have access to the round and the client.
+        clock: with ``round``, a client's epoch, step and schedulers begin again in every round. With ``run``, they go
+            on over the run, as if the client had taken part in every round so far.
+        log_metrics: metrics that the module logs in training and whose mean over the clients the run is to log under
+            the same name. Each entry is a name or how names begin: ``train_loss``, ``train/``.
         trainer_flags: further flags of the client's Trainer, such as ``gradient_clip_val`` or ``precision``.
     """
 
@@ -51,17 +59,28 @@ class LocalTraining:
         epochs: int = 1,
         batch_size: int | None = None,
         callbacks: list[Callback] | None = None,
+        clock: Clock = "round",
+        log_metrics: list[str] | None = None,
         **trainer_flags: Any,
     ) -> None:
         if epochs < 1:
             raise MisconfigurationError(f"epochs={epochs}, but a client must train: set client.epochs to 1 or more")
         if batch_size is not None and batch_size < 1:
             raise MisconfigurationError(f"batch_size={batch_size}: set client.batch_size to 1 or more")
+        if isinstance(log_metrics, str):
+            raise MisconfigurationError(
+                f"log_metrics={log_metrics!r} is not a list: set client.log_metrics to [{log_metrics}]"
+            )
         refuse_other_copy(*(callbacks or []))
+        check_clock(clock, trainer_flags)
         _check_flags(trainer_flags)
         self.epochs = epochs
         self.batch_size = batch_size
         self.callbacks = callbacks or []
+        self.clock = clock
+        self.log_metrics = log_metrics
+        #: the metrics that clients log in training; None before a client of this process has trained
+        self.logged_names: frozenset[str] | None = None
         self._trainer_flags = trainer_flags
 
     def prepare(
@@ -86,6 +105,8 @@ class LocalTraining:
         self._callbacks = [*self.callbacks, *algorithm_callbacks]
         self._model = ClientModel(module)
         self._device = module.device
+        self._clock = ClientClock(self.clock, self.epochs)
+        self.logged_names = None
         self._check_batch_norm()
         data.move_to(self._device)
         on_device = data.data.tensors is not None and data.data.tensors[0].device == self._device
@@ -112,8 +133,11 @@ class LocalTraining:
         """Train the clients one after the other, each from the round's start, and yield their updates one by one."""
         for client in clients:
             with preserved_generators(), torch.autocast(self._device.type, enabled=False), without_announcements():
-                seed_global_generators(seed_for("client", round.seed, round.number, client))
-                update = self._train(client, round)
+                try:
+                    update = self._train(client, round)
+                except MonitorNotKnownError:
+                    self._train_on_trial(client, round)
+                    update = self._train(client, round)
             yield update
 
     def train_personal(
@@ -127,8 +151,7 @@ class LocalTraining:
             start: the state to start from.
             callbacks: callbacks of the Trainer; each is copied.
         """
-        model, _ = self._fit(client, round, start, self._template.copy(callbacks))
-        return _snapshot(model)
+        return _snapshot(self._fit(client, round, start, self._template.copy(callbacks)))
 
     def personal_model(self, client: int) -> StateDict:
         """Return the entries in which a client's own model differs from the global one, from all of its callbacks."""
@@ -140,16 +163,22 @@ class LocalTraining:
         return entries
 
     def _train(self, client: int, round: Round) -> ClientUpdate:
+        seed_global_generators(seed_for("client", round.seed, round.number, client))
         trainer = self._template.copy()
-        model, strategy = self._fit(client, round, round.start_of(client), trainer)
+        model = self._fit(client, round, round.start_of(client), trainer)
+        strategy = trainer.strategy
+        assert isinstance(strategy, ClientStrategy)
+        num_steps = trainer.global_step - strategy.steps_before
+        self._clock.check_steps(trainer, num_steps)
         update = ClientUpdate(
             client=client,
             state=_snapshot(model),
             num_samples=self._data.num_samples(client, round.number),
             class_counts=self._data.class_counts(client, round.number),
-            num_steps=trainer.global_step,
+            num_steps=num_steps,
             learning_rate=strategy.learning_rate,
             metrics={} if strategy.mean_loss is None else {"loss": strategy.mean_loss},
+            logged=self._logged_by(trainer),
         )
         for key, callback in _keyed(trainer.callbacks):  # type: ignore[attr-defined]
             callback.on_upload(update)
@@ -158,19 +187,48 @@ class LocalTraining:
         update.extras = _cloned(update.extras)
         return update
 
+    def _train_on_trial(self, client: int, round: Round) -> None:
+        """Train a client on one batch to find out which metrics it logs, without callbacks and without an update."""
+        trainer = self._template.copy(callbacks=[])
+        trainer.limit_train_batches = trainer.fit_loop.max_epochs = 1
+        self._fit(client, round, round.start_of(client), trainer, trial=True)
+        self._logged_by(trainer)
+
     def _fit(
-        self, client: int, round: Round, start: Mapping[str, Tensor], trainer: Trainer
-    ) -> tuple[LightningModule, ClientStrategy]:
+        self, client: int, round: Round, start: Mapping[str, Tensor], trainer: ClientTrainer, trial: bool = False
+    ) -> LightningModule:
         self._check_single(client, round.number)
         for key, callback in _keyed(trainer.callbacks):  # type: ignore[attr-defined]
             callback.client, callback.round, callback.local_training = client, round, self
             callback.memory = self._memory(key, client)
         model = self._model.reset(start)
         loader = self._data.client_loader(client, round.number, self.batch_size, self._model.has_batch_norm)
+        assert isinstance(trainer.strategy, ClientStrategy)
+        if trial:
+            trainer.strategy.on_optimizers = lambda: ignore_monitors(trainer)
+        else:
+            self._clock.wind(trainer, loader.batch_sampler, round, self.logged_names)
         trainer.fit(model, datamodule=with_loaders(self._data.source, train=loader))
         model.zero_grad(set_to_none=True)  # gradients would take memory while the server aggregates
+        return model
+
+    def _logged_by(self, trainer: Trainer) -> dict[str, Tensor]:
+        """Return those metrics that the client logged and that are asked for, as they were when its training ended."""
+        if self.logged_names is not None and not self.log_metrics:
+            return {}
         assert isinstance(trainer.strategy, ClientStrategy)
-        return model, trainer.strategy
+        own = {
+            name: value
+            for name, value in trainer.callback_metrics.items()
+            if value is not trainer.strategy.server_metrics.get(name)
+        }
+        if self.logged_names is None:
+            self.logged_names = frozenset(own)
+            for wanted in self.log_metrics or ():
+                if not any(name.startswith(wanted) for name in own):
+                    known = ", ".join(sorted(own)) or "nothing"
+                    rank_zero_warn(f"log_metrics has {wanted!r}, but what a client logged is {known}")
+        return {name: value for name, value in own.items() if name.startswith(tuple(self.log_metrics or ()))}
 
     def _memory(self, key: str, client: int) -> StateDict:
         return dict(self._store.get(key, client, self._device) or {})
