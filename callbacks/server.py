@@ -2,7 +2,7 @@
 
 import copy
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,17 +10,31 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fl_lightning._lightning.names import LightningModule, Trainer, rank_zero_info
+from fl_lightning._lightning.names import Callback, LightningModule, Trainer, rank_zero_info
 from fl_lightning._lightning.package import explain_mixed_copies
-from fl_lightning._lightning.server_trainer import evaluate_everywhere, leave_model_unwrapped
+from fl_lightning._lightning.server_trainer import (
+    evaluate_everywhere,
+    evaluated_metrics,
+    leave_model_unwrapped,
+    skip_stale_scores,
+)
 from fl_lightning._lightning.tensorboard import mark_restart, tensorboard_loggers
 from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Federation, Weighting
 from fl_lightning.aggregation.base import weight_of
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
-from fl_lightning.callbacks.run.preparation import add_round_callbacks, check_flags, order_checkpoints
+from fl_lightning.callbacks.run.monitors import explain_client_metrics, remove_learning_rate_monitor
+from fl_lightning.callbacks.run.preparation import (
+    adapt_callbacks,
+    add_round_callbacks,
+    belongs_to_clients,
+    check_flags,
+    order_checkpoints,
+    refuse_tuners,
+)
 from fl_lightning.client import LocalTraining
-from fl_lightning.core.distributed import broadcast_from_zero, sum_over_ranks
+from fl_lightning.core.distributed import broadcast_from_zero, gather_objects, sum_over_ranks
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.evaluations import Evaluations
 from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict, exact_dtype
@@ -65,6 +79,7 @@ class FederatedServer(RoundRunner):
         self.transforms = transforms or []
         self.client_folder = client_folder
         self.store = ClientStore(client_folder)
+        self._module_callbacks: list[Callback] = []
         self._fresh_aggregator_state = copy.deepcopy(self.aggregator.state_dict())
         self._reset()
 
@@ -74,13 +89,22 @@ class FederatedServer(RoundRunner):
         self.store.load_state_dict(ClientStore().state_dict())
         #: the state from which the clients continue, if it is not the served model
         self._clients_state: StateDict | None = None
+        self._evaluations = Evaluations()
         self._bytes = {"up": 0, "down": 0}
+        self._validated_round: int | None = None
         self._saved_run: dict[str, Any] | None = None
         self._current_run: dict[str, Any] = {}
 
     def prepare_trainer(self, trainer: Trainer) -> None:
+        refuse_tuners(trainer)
         check_flags(trainer)
         add_round_callbacks(trainer)
+        if self.optimizer is None:
+            remove_learning_rate_monitor(trainer)
+
+    def assign_callbacks(self, callbacks: Sequence[Callback]) -> list[Callback]:
+        self._module_callbacks = [callback for callback in callbacks if belongs_to_clients(callback)]
+        return [callback for callback in callbacks if callback not in self._module_callbacks]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Reject unsupported modules and data before training starts, and adapt the Trainer to rounds."""
@@ -89,11 +113,13 @@ class FederatedServer(RoundRunner):
                 f"FederatedServer got a {type(pl_module).__name__}: wrap it,"
                 f" trainer.fit(FederatedModule({type(pl_module).__name__}(...)), ...)"
             )
+        refuse_tuners(trainer)
         evaluate_everywhere(trainer)
         leave_model_unwrapped(trainer)
         trainer.log_every_n_steps = 1  # type: ignore[attr-defined]
         if stage == "fit":
             order_checkpoints(trainer)
+            adapt_callbacks(trainer)
             _data_of(trainer)
             if trainer.current_epoch == 0:  # the server may have run another fit; a checkpoint is loaded after this
                 self._reset()
@@ -120,11 +146,19 @@ class FederatedServer(RoundRunner):
         self.aggregator.prepare(
             module, Federation(data.num_clients, data.seed, self.weighting, self.optimizer, self.client)
         )
-        self.client.prepare(module, data, self.aggregator.client_callbacks(), self.store)
+        self.client.prepare(
+            module,
+            data,
+            [*self._module_callbacks, *self.aggregator.client_callbacks()],
+            self.store,
+            max_batches=int(trainer.fast_dev_run) or None,  # type: ignore[attr-defined]
+        )
         gc.freeze()  # existing objects stay, so the collector can skip them when it frees the clients' Trainers
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tell TensorBoard where a resumed run continues."""
+        if not trainer.enable_validation:
+            self._evaluations.expect(())
         if trainer.current_epoch > 0 and trainer.is_global_zero:
             for logger in tensorboard_loggers(trainer):
                 mark_restart(logger, trainer.current_epoch)
@@ -138,7 +172,7 @@ class FederatedServer(RoundRunner):
         round = self._begin_round(pl_module)
         down = state_bytes(round.start) + state_bytes(round.broadcast)
         watchers = [callback for callback in trainer.callbacks if isinstance(callback, RoundCallback)]  # type: ignore[attr-defined]
-        tally = _Tally(pl_module.device)
+        tally = _Tally(pl_module.device, bool(self.client.log_metrics))
         memories: list[tuple[int, dict[str, StateDict]]] = []
 
         for watcher in watchers:
@@ -165,6 +199,27 @@ class FederatedServer(RoundRunner):
         if "train/loss" in totals:
             pl_module.log("train/loss", totals["train/loss"], logger=False, prog_bar=True, batch_size=1)
 
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep what validation showed, for clients' schedulers that monitor it."""
+        if trainer.state.fn != "fit":
+            return
+        values = {name: float(trainer.callback_metrics[name]) for name in evaluated_metrics(trainer)}
+        if not trainer.sanity_checking:
+            self._validated_round = trainer.current_epoch
+            self._evaluations.record(trainer.current_epoch, values, forget_earlier=self.client.clock == "round")
+        elif values:
+            self._evaluations.expect(values)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep callbacks that run after this from recording an earlier round's score, or from missing a metric.
+
+        Those that monitor a metric which only the clients log would raise an error without the fix.
+        """
+        if self._validated_round != trainer.current_epoch:
+            skip_stale_scores(trainer)
+        if self._evaluations.names is not None:
+            explain_client_metrics(trainer, self._evaluations.names, self.client.logged_names)
+
     def next_start(self, pl_module: FederatedModule) -> StateDict:
         """Return the state that the next round's clients start from; with two models, it is not the served one."""
         return pl_module.state_dict() if self._clients_state is None else self._clients_state
@@ -186,6 +241,7 @@ class FederatedServer(RoundRunner):
             "aggregator": self.aggregator.state_dict(),
             "store": self.store.state_dict(),
             "clients_state": self._clients_state,
+            "evaluations": self._evaluations.state_dict(),
             "bytes": dict(self._bytes),
         }
 
@@ -196,6 +252,7 @@ class FederatedServer(RoundRunner):
             self.aggregator.load_state_dict(state_dict["aggregator"])
         self.store.load_state_dict(state_dict["store"])
         self._clients_state = state_dict["clients_state"]
+        self._evaluations.load_state_dict(state_dict.get("evaluations", {}))
         self._bytes = dict(state_dict["bytes"])
 
     def _begin_round(self, pl_module: FederatedModule) -> Round:
@@ -209,6 +266,7 @@ class FederatedServer(RoundRunner):
             seed=_data_of(trainer).seed,
             start={name: value.clone() for name, value in module.state_dict().items() if isinstance(value, Tensor)},
             personal=self.aggregator.personal_state,
+            evaluations=self._evaluations,
         )
         self.aggregator.begin_round(module, round)
         self.aggregator.round = replace(round, broadcast=self.aggregator.broadcast())
@@ -244,26 +302,38 @@ class FederatedServer(RoundRunner):
 
 
 class _Tally:
-    """Sums over the clients of a round, on all ranks."""
+    """Sums over the clients of a round, on all ranks.
 
-    def __init__(self, device: torch.device) -> None:
-        # weight, weighted loss, clients, bytes up, bytes down
-        self._sums = torch.zeros(5, dtype=exact_dtype(device), device=device)
+    Args:
+        device: device of the global model.
+        logs: whether clients report what their modules log.
+    """
+
+    def __init__(self, device: torch.device, logs: bool) -> None:
+        self._zeros = torch.zeros(2, dtype=exact_dtype(device), device=device)
+        self._sums = torch.zeros(3, dtype=exact_dtype(device), device=device)  # clients, bytes up, bytes down
+        self._means = {"train/loss": self._zeros.clone(), "train/learning_rate": self._zeros.clone()}
+        self._logs = logs
 
     def add(self, update: ClientUpdate, weight: float, down: int) -> None:
-        loss = update.metrics.get("loss")
-        if loss is not None:
-            self._sums[0] += weight
-            self._sums[1] += weight * loss
-        self._sums[2] += 1
-        self._sums[3] += (update.num_bytes or 0) + state_bytes(update.extras)
-        self._sums[4] += down
+        rate = {} if update.learning_rate is None else {"train/learning_rate": update.learning_rate}
+        loss = {"train/loss": update.metrics["loss"]} if "loss" in update.metrics else {}
+        values: dict[str, float | Tensor] = {**update.logged, **rate, **loss}
+        for name, value in values.items():
+            mean = self._means.setdefault(name, self._zeros.clone())
+            mean[0] += weight
+            mean[1] += weight * value
+        self._sums[0] += 1
+        self._sums[1] += (update.num_bytes or 0) + state_bytes(update.extras)
+        self._sums[2] += down
 
     def totals(self, bytes_so_far: dict[str, int]) -> dict[str, float]:
-        weight, loss, clients, up, down = sum_over_ranks(self._sums).tolist()
+        clients, up, down = sum_over_ranks(self._sums).tolist()
         bytes_so_far["up"] += int(up)
         bytes_so_far["down"] += int(down)
-        totals = {"train/loss": loss / weight} if weight else {}
+        names = sorted({*gather_objects(list(self._means))} if self._logs else self._means)
+        means = sum_over_ranks(torch.stack([self._means.get(name, self._zeros) for name in names])).tolist()
+        totals = {name: total / weight for name, (weight, total) in zip(names, means, strict=True) if weight}
         return totals | {
             "round/clients": clients,
             "bytes/up": up,

@@ -1,7 +1,7 @@
 """The wrapper that makes any LightningModule the global model of a federation."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from fl_lightning._lightning.names import Callback, LightningModule, Trainer, is
 from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning._lightning.server_trainer import trainer_of
 from fl_lightning.core.errors import MisconfigurationError
-from fl_lightning.core.install import Install
+from fl_lightning.core.server_optimizer import ServerOptimizer
 
 _EVALUATION_HOOKS = tuple(
     f"on_{stage}_{moment}"
@@ -23,6 +23,7 @@ _EVALUATION_HOOKS = tuple(
 )
 _HOOKS = (
     *("prepare_data", "setup", "configure_model", "teardown"),
+    *("on_fit_start", "on_fit_end", "on_train_start", "on_train_end"),
     *("validation_step", "test_step", "predict_step"),
     *("on_save_checkpoint", "on_load_checkpoint"),
     *(hook for hook in _EVALUATION_HOOKS if hasattr(LightningModule, hook)),
@@ -39,6 +40,10 @@ class RoundRunner(Callback, ABC):
         """Called before all other hooks of a fit. Checks the Trainer's flags and adds callbacks that rounds need."""
 
     @abstractmethod
+    def assign_callbacks(self, callbacks: Sequence[Callback]) -> list[Callback]:
+        """Keep those of the module's own callbacks that run on clients, and return those that run on the server."""
+
+    @abstractmethod
     def run_round(self, pl_module: "FederatedModule", clients: list[int]) -> None:
         """Called by the training step on every rank, with this rank's clients, possibly none."""
 
@@ -46,9 +51,11 @@ class RoundRunner(Callback, ABC):
 class FederatedModule(LightningModule):
     """The global model: a LightningModule whose training step is a round of a federation.
 
-    Validation, testing and prediction use the module's own hooks. The ``state_dict`` and the hyper-parameters are also
-    the module's, so ``type(module).load_from_checkpoint`` loads the served model from the run's checkpoint. Rounds are
-    run by the :class:`~fl_lightning.callbacks.FederatedServer`, a callback of the same Trainer.
+    Validation, testing and prediction use the module's own hooks. The ``state_dict``, the hyper-parameters and the
+    names of layers and parameters are also the module's, so ``type(module).load_from_checkpoint`` loads the served
+    model from the run's checkpoint. A callback finds all other attributes of the module here too, such as
+    ``pl_module.embed``. Rounds are run by the :class:`~fl_lightning.callbacks.FederatedServer`, a callback of the same
+    Trainer.
 
     Args:
         module: the model to federate; it need not know about federated learning.
@@ -74,6 +81,50 @@ class FederatedModule(LightningModule):
         self.example_input_array = module.example_input_array
         adopt_hyper_parameters(self, module)
         delegate_hooks(self, module, _HOOKS)
+        self.register_load_state_dict_pre_hook(_insert_wrapper)
+
+    def __getattr__(self, name: str) -> Any:
+        """Look up any other attribute, such as ``pl_module.embed`` in a callback, on the module."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            module = self._wrapped()
+            if module is None or name.startswith("_"):
+                raise
+        return getattr(module, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute that only the module has on the module, where the module's methods look for it."""
+        module = None if name.startswith("_") or hasattr(type(self), name) else self._wrapped()
+        if module is None or name == "module" or name in self.__dict__ or not hasattr(module, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(module, name, value)
+
+    def _wrapped(self) -> nn.Module | None:
+        """Return the module, or None while this object is being created or copied."""
+        return self.__dict__.get("_modules", {}).get("module")
+
+    @property
+    def training(self) -> bool:
+        """Whether the module is in training mode."""
+        module = self._wrapped()
+        return module is None or module.training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        module = self._wrapped()
+        if module is not None:
+            module.training = mode
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
+        """Yield the module and its layers under the module's own names; those of parameters and buffers follow."""
+        return self.module.named_modules(*args, **kwargs)
+
+    def modules(self, *args: Any, **kwargs: Any) -> Iterator[nn.Module]:
+        """Yield this wrapper, the module and its layers."""
+        yield self
+        yield from super().modules(*args, **kwargs)
 
     @property
     def server(self) -> Any:
@@ -98,16 +149,19 @@ class FederatedModule(LightningModule):
         self.server.run_round(self, clients)
 
     def configure_callbacks(self) -> Sequence[Callback] | Callback:
-        """Let the server prepare the Trainer, then return the module's own callbacks, which observe rounds."""
+        """Let the server prepare the Trainer, then return those of the module's own callbacks that observe rounds."""
         trainer = trainer_of(self)
-        if trainer is not None and trainer.state.fn == "fit":
-            self._runner(trainer).prepare_trainer(trainer)
-        return self.module.configure_callbacks()
+        if trainer is None or trainer.state.fn != "fit":
+            return self.module.configure_callbacks()
+        runner = self._runner(trainer)
+        runner.prepare_trainer(trainer)
+        callbacks = self.module.configure_callbacks()
+        return runner.assign_callbacks(callbacks if isinstance(callbacks, Sequence) else [callbacks])
 
     def configure_optimizers(self) -> Optimizer:
         """Create the server's optimiser for the global model."""
         parameters = self.trainable_parameters()
-        return self.server.optimizer(parameters) if self.server.optimizer else Install(parameters)
+        return self.server.optimizer(parameters) if self.server.optimizer else ServerOptimizer(parameters)
 
     def trainable_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that clients train, in the order of the module."""
@@ -121,7 +175,7 @@ class FederatedModule(LightningModule):
         optimizer = self.optimizers()
         assert isinstance(optimizer, Optimizer)
         wrapped = getattr(optimizer, "optimizer", optimizer)
-        if isinstance(wrapped, Install):
+        if isinstance(wrapped, ServerOptimizer):
             wrapped.aim_at(targets)
         else:
             for parameter, value in zip(parameters, targets, strict=True):
@@ -158,3 +212,9 @@ class FederatedModule(LightningModule):
                     f"the checkpoint holds a different model: {name} is {described[0]} there and {described[1]} here:"
                     " use the model that the checkpoint was made with"
                 )
+
+
+def _insert_wrapper(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Rename entries when a module that contains the wrapper, such as an average of models, loads a state."""
+    for name in [name for name in state if name.startswith(prefix)]:
+        state[f"{prefix}module.{name.removeprefix(prefix)}"] = state.pop(name)

@@ -1,6 +1,9 @@
+import copy
+import pickle
+
 import pytest
 import torch
-from pytorch_lightning import LightningModule
+from pytorch_lightning import Callback, LightningModule
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
@@ -114,12 +117,123 @@ def test_another_models_state_is_refused(state, message):
         FederatedModule(Net()).load_state_dict(state())
 
 
-def test_callbacks_of_the_module_see_the_rounds():
-    from pytorch_lightning.callbacks import EarlyStopping
+class Embedding(Net):
+    """Has a method, a value and a parameter that callbacks use."""
 
-    class Stops(Net):
-        def configure_callbacks(self):
-            return [EarlyStopping("val_loss", mode="max", patience=1)]
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = 1.0
+        self.scale = torch.nn.Parameter(torch.ones(4))
 
-    _, trainer = federate(Stops(), rounds=30)
-    assert trainer.current_epoch < 30
+    def embed(self, inputs):
+        return self.layers[0](inputs) / self.temperature
+
+
+def test_a_callback_finds_the_modules_own_attributes():
+    class Uses(Callback):
+        def on_validation_end(self, trainer, pl_module):
+            inputs = blobs().tensors[0]
+            assert torch.equal(pl_module.embed(inputs), pl_module.module.embed(inputs))
+            self.found = [pl_module.layers[0].weight, pl_module.scale]
+
+    uses = Uses()
+    federated, _ = federate(Embedding(), callbacks=[uses], rounds=1)
+    assert uses.found[0] is federated.module.layers[0].weight
+    assert uses.found[1] is federated.module.scale
+
+
+def test_an_attribute_that_a_callback_sets_reaches_the_modules_methods():
+    federated = FederatedModule(Embedding())
+    inputs = blobs().tensors[0]
+    before = federated.embed(inputs)
+    federated.temperature = 2.0
+    federated.scale = torch.nn.Parameter(torch.zeros(4))
+    assert torch.equal(federated.module.embed(inputs), before / 2)
+    assert federated.module.scale.sum() == 0
+
+
+def test_an_attribute_that_nobody_has_is_missing_and_its_error_names_the_users_class():
+    federated = FederatedModule(Net())
+    assert not hasattr(federated, "embed")
+    with pytest.raises(AttributeError, match="'Net' object has no attribute 'embed'"):
+        federated.embed  # noqa: B018
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda item: pickle.loads(pickle.dumps(item))])
+def test_a_copy_of_a_federated_module_refers_to_its_own_module(duplicate):
+    federated = FederatedModule(Embedding())
+    copied = duplicate(federated)
+    copied.temperature = 5.0
+    assert copied.module.temperature == 5.0
+    assert federated.temperature == 1.0
+    assert copied.scale is copied.module.scale
+    assert copied.scale is not federated.scale
+    assert identical(dict(copied.state_dict()), dict(federated.state_dict()))
+
+
+@pytest.mark.filterwarnings("ignore:.*to_torchscript.* has been deprecated")
+def test_a_federated_module_can_be_traced():
+    federated = FederatedModule(Net())
+    inputs = blobs().tensors[0]
+    traced = federated.to_torchscript(method="trace", example_inputs=inputs)
+    assert torch.equal(traced(inputs), federated(inputs))
+
+
+@pytest.mark.parametrize("names", ["named_parameters", "named_buffers", "named_modules"])
+def test_layers_parameters_and_buffers_have_the_modules_own_names(names):
+    module = Net(batch_norm=True)
+    assert dict(getattr(FederatedModule(module), names)()) == dict(getattr(module, names)())
+
+
+def test_training_mode_and_device_are_those_of_the_module():
+    federated, _ = federate(Net(batch_norm=True), rounds=1)
+    federated.eval()
+    assert not federated.training
+    assert not federated.module.training
+    federated.train()
+    assert federated.training
+    assert all(layer.training for layer in federated.module.modules())
+    federated.to("meta")
+    assert federated.device == federated.module.device == torch.device("meta")
+
+
+def test_the_module_is_in_training_mode_again_after_validation():
+    modes = []
+
+    class Watch(Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            modes.append((pl_module.training, pl_module.module.training))
+
+    federate(callbacks=[Watch()], rounds=2)
+    assert modes == [(True, True)] * 2
+
+
+def test_the_start_and_the_end_of_the_fit_reach_the_global_model():
+    hooks = ("on_fit_start", "on_train_start", "on_train_end", "on_fit_end")
+
+    class Starts(Net):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+    for hook in hooks:
+        setattr(Starts, hook, lambda self, hook=hook: self.seen.append((hook, self.trainer.max_epochs)))
+    federated, _ = federate(Starts(), rounds=3)
+    assert federated.module.seen == [(hook, 3) for hook in hooks]
+
+
+def test_the_servers_optimiser_has_a_name_that_users_understand():
+    _, trainer = federate(rounds=1)
+    assert [type(optimizer).__name__ for optimizer in trainer.optimizers] == ["ServerOptimizer"]
+
+
+def test_hooks_for_batches_do_not_reach_the_global_model():
+    class Batches(Net):
+        batches = 0
+
+        def on_train_batch_start(self, batch, batch_idx):
+            inputs, _ = batch
+            self.batches += len(inputs) > 0
+
+    federated, _ = federate(Batches(), rounds=1)
+    assert federated.module.batches == 0

@@ -1,23 +1,41 @@
 """Preparing a Trainer to run rounds."""
 
 from fl_lightning._lightning.names import (
+    BatchSizeFinder,
     Callback,
     Checkpoint,
     DDPStrategy,
+    LearningRateFinder,
+    LightningModule,
     ModelCheckpoint,
+    ProgressBar,
     RichProgressBar,
     SingleDeviceStrategy,
+    StochasticWeightAveraging,
     TQDMProgressBar,
     Trainer,
+    rank_zero_warn,
 )
-from fl_lightning._lightning.server_trainer import save_at_epoch_end, synchronises_batch_norm
+from fl_lightning._lightning.server_trainer import save_at_epoch_end, summarise, synchronises_batch_norm
 from fl_lightning._lightning.tensorboard import tensorboard_loggers
+from fl_lightning.callbacks.round_callback import RoundCallback
 from fl_lightning.callbacks.run.checkpoint import LastRound
 from fl_lightning.callbacks.run.hparams import HyperParameters
 from fl_lightning.callbacks.run.layout import TensorBoardLayout
 from fl_lightning.callbacks.run.partition_picture import PartitionPicture
 from fl_lightning.callbacks.run.progress import RoundProgressBar
+from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
+from fl_lightning.callbacks.run.weight_averaging import average_statistics
+from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.module import FederatedModule
+
+#: hooks that Lightning calls for every batch or optimiser step of training
+_TRAINING_HOOKS = (
+    *("on_train_batch_start", "on_train_batch_end", "on_before_backward", "on_after_backward"),
+    *("on_before_optimizer_step", "on_before_zero_grad"),
+)
+_VALIDATION_HOOKS = tuple(hook for hook in dir(Callback) if hook.startswith("on_validation_"))
 
 
 def check_flags(trainer: Trainer) -> None:
@@ -32,7 +50,10 @@ def check_flags(trainer: Trainer) -> None:
             f"trainer.precision={trainer.precision}, but the server only evaluates, in 32-true or bf16-mixed:"
             " set client.precision instead"
         )
-    for flag, default in (("gradient_clip_val", None), ("accumulate_grad_batches", 1), ("overfit_batches", 0.0)):
+    belongs_to_client = {"gradient_clip_val": None, "accumulate_grad_batches": 1, "overfit_batches": 0.0}
+    if not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        belongs_to_client["limit_train_batches"] = 1.0
+    for flag, default in belongs_to_client.items():
         if getattr(trainer, flag) != default:
             raise MisconfigurationError(
                 f"trainer.{flag}={getattr(trainer, flag)}, but the server takes no gradient steps:"
@@ -40,6 +61,55 @@ def check_flags(trainer: Trainer) -> None:
             )
     if synchronises_batch_norm(trainer):
         raise MisconfigurationError("trainer.sync_batchnorm=True, but every client has its own batches: leave it out")
+    interval = getattr(trainer, "val_check_interval", 1.0)  # missing if it is a duration
+    if interval != 1.0 and trainer.check_val_every_n_epoch is not None:
+        raise MisconfigurationError(
+            f"trainer.val_check_interval={interval}, but clients do not validate while they train:"
+            " set trainer.check_val_every_n_epoch to validate after every n rounds"
+        )
+
+
+def refuse_tuners(trainer: Trainer) -> None:
+    """Reject Lightning's searches for settings, which would vary the server's instead of the clients'."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, LearningRateFinder):
+            raise MisconfigurationError(
+                "LearningRateFinder (Tuner.lr_find) would vary the server's learning rate, but clients take the"
+                " gradient steps: run it on the module itself, Tuner(Trainer()).lr_find(module, datamodule=source)"
+            )
+        if isinstance(callback, BatchSizeFinder):
+            raise MisconfigurationError(
+                "BatchSizeFinder (Tuner.scale_batch_size) would vary the server's batch, which is the cohort: set"
+                " client.batch_size, or run it on the module itself,"
+                " Tuner(Trainer()).scale_batch_size(module, datamodule=source)"
+            )
+
+
+def belongs_to_clients(callback: Callback) -> bool:
+    """Return whether a callback that the module configures runs on the clients instead of the server.
+
+    Those do that have hooks for batches or optimiser steps of training, because the server's only batch is a list of
+    clients. The hooks that Lightning's own callbacks have do not count: ModelCheckpoint, for example, has some.
+    """
+    if isinstance(callback, ClientCallback):
+        return True
+    if isinstance(callback, RoundCallback | Checkpoint | ProgressBar):
+        return False
+    if not any(_is_users(callback, hook) for hook in _TRAINING_HOOKS):
+        return False
+    for hook in _VALIDATION_HOOKS:
+        if _is_users(callback, hook):
+            rank_zero_warn(
+                f"{type(callback).__name__} has hooks for training batches, so it runs on clients, which do not"
+                f" validate: move {hook} into a callback of its own"
+            )
+    return True
+
+
+def _is_users(callback: Callback, hook: str) -> bool:
+    """Return whether a hook is defined outside Lightning."""
+    package = Callback.__module__.partition(".")[0]
+    return getattr(getattr(callback, hook), "__module__", "").partition(".")[0] != package
 
 
 def add_round_callbacks(trainer: Trainer) -> None:
@@ -49,8 +119,10 @@ def add_round_callbacks(trainer: Trainer) -> None:
     """
     callbacks: list[Callback] = []
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if type(callback) in (TQDMProgressBar, RichProgressBar):
-            callback = RoundProgressBar(refresh_rate=getattr(callback, "refresh_rate", 1))
+        if type(callback) is TQDMProgressBar:
+            callback = RoundProgressBar(refresh_rate=callback.refresh_rate)
+        elif type(callback) is RichProgressBar:
+            callback = RichRoundProgressBar.like(callback)
         elif type(callback) is ModelCheckpoint and _is_default(callback):
             continue
         callbacks.append(callback)
@@ -68,6 +140,18 @@ def order_checkpoints(trainer: Trainer) -> None:
     save_at_epoch_end(trainer)
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     trainer.callbacks = sorted(callbacks, key=lambda callback: isinstance(callback, LastRound))  # type: ignore[attr-defined]
+
+
+def adapt_callbacks(trainer: Trainer) -> None:
+    """Let Lightning's own callbacks see the user's module, and its statistics as part of the global model."""
+    summarise(trainer, _unwrap)
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, StochasticWeightAveraging):
+            average_statistics(callback)
+
+
+def _unwrap(pl_module: LightningModule) -> LightningModule:
+    return pl_module.module if isinstance(pl_module, FederatedModule) else pl_module
 
 
 def _is_default(checkpoint: ModelCheckpoint) -> bool:

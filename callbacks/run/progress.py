@@ -12,6 +12,25 @@ from fl_lightning.core.update import ClientUpdate
 from fl_lightning.module import FederatedModule
 
 
+def time_left(
+    started: float, rounds_done: int, rounds_left: int | None, clients_done: int, clients: int | None
+) -> float | None:
+    """Estimate the time until the last round is over, in seconds; None if it is unknown.
+
+    Args:
+        started: when the first round of this process started.
+        rounds_done: the number of rounds that this process completed.
+        rounds_left: the number of remaining rounds, including the current one; None if there is no limit.
+        clients_done: the number of clients that completed the current round.
+        clients: the number of clients in the current round.
+    """
+    current = clients_done / clients if clients else 0.0
+    done = rounds_done + current
+    if rounds_left is None or done == 0:
+        return None
+    return (monotonic() - started) / done * (rounds_left - current)
+
+
 class _RoundBar(Tqdm):
     """A bar for the clients of a round that also shows the time left until the last round."""
 
@@ -25,11 +44,7 @@ class _RoundBar(Tqdm):
     @property
     def time_left(self) -> float | None:
         """The estimated time until the last round is over, in seconds; None if it is unknown."""
-        current = self.n / self.total if self.total else 0.0
-        done = self.rounds_done + current
-        if self.rounds_left is None or done == 0:
-            return None
-        return (monotonic() - self.started) / done * (self.rounds_left - current)
+        return time_left(self.started, self.rounds_done, self.rounds_left, self.n, self.total)
 
     @property
     def format_dict(self) -> dict[str, Any]:

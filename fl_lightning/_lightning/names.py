@@ -7,7 +7,20 @@ from fl_lightning._lightning.package import PACKAGE
 if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
     from lightning.fabric.plugins.environments import LightningEnvironment
     from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-    from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, RichProgressBar, Timer, TQDMProgressBar
+    from lightning.pytorch.callbacks import (
+        BatchSizeFinder,
+        Checkpoint,
+        EarlyStopping,
+        LearningRateFinder,
+        LearningRateMonitor,
+        ModelCheckpoint,
+        ModelSummary,
+        ProgressBar,
+        RichProgressBar,
+        StochasticWeightAveraging,
+        Timer,
+        TQDMProgressBar,
+    )
     from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
     from lightning.pytorch.loggers import TensorBoardLogger
     from lightning.pytorch.loggers.logger import DummyLogger
@@ -20,7 +33,20 @@ if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
 else:
     from lightning_fabric.plugins.environments import LightningEnvironment
     from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
-    from pytorch_lightning.callbacks import Checkpoint, ModelCheckpoint, RichProgressBar, Timer, TQDMProgressBar
+    from pytorch_lightning.callbacks import (
+        BatchSizeFinder,
+        Checkpoint,
+        EarlyStopping,
+        LearningRateFinder,
+        LearningRateMonitor,
+        ModelCheckpoint,
+        ModelSummary,
+        ProgressBar,
+        RichProgressBar,
+        StochasticWeightAveraging,
+        Timer,
+        TQDMProgressBar,
+    )
     from pytorch_lightning.callbacks.progress.tqdm_progress import Tqdm
     from pytorch_lightning.loggers import TensorBoardLogger
     from pytorch_lightning.loggers.logger import DummyLogger
@@ -32,19 +58,26 @@ else:
     from pytorch_lightning.utilities.types import OptimizerLRScheduler
 
 __all__ = [
+    "BatchSizeFinder",
     "Callback",
     "Checkpoint",
     "DDPStrategy",
     "DummyLogger",
+    "EarlyStopping",
+    "LearningRateFinder",
+    "LearningRateMonitor",
     "LightningDataModule",
     "LightningEnvironment",
     "LightningModule",
     "ModelCheckpoint",
+    "ModelSummary",
     "OptimizerLRScheduler",
     "PassThroughProfiler",
+    "ProgressBar",
     "RichProgressBar",
     "SIGTERMException",
     "SingleDeviceStrategy",
+    "StochasticWeightAveraging",
     "TQDMProgressBar",
     "TensorBoardLogger",
     "Timer",

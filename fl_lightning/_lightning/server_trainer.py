@@ -1,8 +1,10 @@
 """What the server needs from its own Trainer beyond the public interface."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from fl_lightning._lightning.names import DDPStrategy, LightningModule, ModelCheckpoint, Trainer
+from fl_lightning._lightning.names import DDPStrategy, LightningModule, ModelCheckpoint, ModelSummary, Trainer
 
 
 def trainer_of(module: LightningModule) -> Trainer | None:
@@ -29,11 +31,44 @@ def synchronises_batch_norm(trainer: Trainer) -> bool:
 def save_at_epoch_end(trainer: Trainer) -> None:
     """Write checkpoints at the end of a round, never at the end of its validation.
 
-    A run that stopped early could not be resumed from a checkpoint written during validation.
+    A run that stopped early could not be resumed from a checkpoint written during validation. A checkpoint after every
+    n steps is one after every n rounds, and so it waits for the round's validation.
     """
     for callback in trainer.checkpoint_callbacks:
-        if isinstance(callback, ModelCheckpoint) and callback._save_on_train_epoch_end is None:
+        if not isinstance(callback, ModelCheckpoint):
+            continue
+        if callback._every_n_train_steps:
+            callback._every_n_epochs, callback._every_n_train_steps = callback._every_n_train_steps, 0
+        if callback._save_on_train_epoch_end is None:
             callback._save_on_train_epoch_end = True
+
+
+def skip_stale_scores(trainer: Trainer) -> None:
+    """Let checkpoints that monitor validation skip a round without validation, whose scores are of an earlier round."""
+    if not trainer.enable_validation:
+        return
+    stale = evaluated_metrics(trainer)
+    for callback in trainer.checkpoint_callbacks:
+        monitor = getattr(callback, "monitor", None)
+        if monitor is not None and (monitor in stale or monitor not in trainer.callback_metrics):
+            assert isinstance(callback, ModelCheckpoint)
+            callback._last_global_step_saved = trainer.global_step  # as if it had already saved this round
+
+
+def summarise(trainer: Trainer, unwrap: Callable[[LightningModule], LightningModule]) -> None:
+    """Let model summaries describe ``unwrap(pl_module)`` instead of ``pl_module``."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, ModelSummary):
+            callback._summary = partial(_summary, callback, unwrap)  # type: ignore[method-assign]
+
+
+def _summary(
+    callback: ModelSummary,
+    unwrap: Callable[[LightningModule], LightningModule],
+    trainer: Trainer,
+    pl_module: LightningModule,
+) -> Any:
+    return type(callback)._summary(callback, trainer, unwrap(pl_module))
 
 
 def evaluated_metrics(trainer: Trainer) -> list[str]:

@@ -1,7 +1,6 @@
 """The short-lived Trainer of a client."""
 
 import copy
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -20,8 +19,8 @@ from fl_lightning._lightning.names import (
     Timer,
     Trainer,
 )
+from fl_lightning._lightning.progress import ClientTrainer
 from fl_lightning._lightning.quiet import without_announcements
-from fl_lightning.core.errors import MisconfigurationError
 
 
 class TrainerTemplate:
@@ -46,7 +45,7 @@ class TrainerTemplate:
     ) -> None:
         flags.setdefault("profiler", _NoProfiler())
         with without_announcements():
-            self._trainer = Trainer(
+            self._trainer = ClientTrainer(
                 accelerator=device.type,
                 devices=1,
                 num_nodes=1,
@@ -71,7 +70,12 @@ class TrainerTemplate:
     def _callbacks(self) -> list[Callback]:
         return self._trainer.callbacks  # type: ignore[attr-defined]
 
-    def copy(self, callbacks: Sequence[Callback] | None = None) -> Trainer:
+    def stop_after(self, batches: int) -> None:
+        """Let every copy train on this many batches only, whatever its flags say."""
+        self._trainer.fit_loop.max_epochs = 1
+        self._trainer.limit_train_batches = batches
+
+    def copy(self, callbacks: Sequence[Callback] | None = None) -> ClientTrainer:
         """Return a Trainer that has not run yet. It shares only the profiler and the dummy logger with other copies.
 
         Args:
@@ -106,13 +110,22 @@ class ClientStrategy(SingleDeviceStrategy):
     Args:
         device: device that the model is on.
         batches_in_place: whether batches are already on the device and no hook of the module or the data changes them.
+
+    Attributes:
+        on_optimizers: called once the optimisers and schedulers are set up.
+        server_metrics: what the server measured; schedulers and callbacks find it among the Trainer's metrics.
+        steps_before: the Trainer's ``global_step`` when its training began.
+        change_rate: returns the learning rate of the next step, given the optimiser's own.
+        learning_rate: the learning rate of the last step.
     """
 
     def __init__(self, device: torch.device, batches_in_place: bool = False) -> None:
         super().__init__(device)
         self.batches_in_place = batches_in_place
-        #: returns the learning rate of the next step, given the optimiser's own
         self.change_rate: Callable[[float], float] | None = None
+        self.on_optimizers: Callable[[], None] | None = None
+        self.server_metrics: dict[str, Tensor] = {}
+        self.steps_before = 0
         self.learning_rate: float | None = None
         self._loss_sum: Tensor | None = None
         self._losses = 0
@@ -130,12 +143,10 @@ class ClientStrategy(SingleDeviceStrategy):
 
     def setup_optimizers(self, trainer: Trainer) -> None:
         super().setup_optimizers(trainer)
-        for config in self.lr_scheduler_configs:
-            if config.monitor is not None and re.match(r"val(id|idation)?(/|_|$)", config.monitor):
-                raise MisconfigurationError(
-                    f"a learning-rate scheduler monitors {config.monitor!r}, which a client never sees because"
-                    " validation runs on the server: monitor a training metric, or use a scheduler without a monitor"
-                )
+        if self.on_optimizers is not None:
+            self.on_optimizers()
+        trainer.callback_metrics.update(self.server_metrics)
+        self.steps_before = trainer.global_step
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         output = super().training_step(*args, **kwargs)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fl_lightning._lightning.names import Callback
 from fl_lightning.client.callback import ClientCallback
+from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict
 from fl_lightning.core.store import ClientStore
@@ -31,7 +32,7 @@ class Participants:
         callbacks: the callbacks of every client.
         store: holds what the callbacks remember about each client.
         device: device that the model is on.
-        merge_single: whether to merge a last batch of one sample into the previous batch, for BatchNorm.
+        batch_norm: whether the model has BatchNorm, which cannot train on a batch of one sample.
     """
 
     def __init__(
@@ -41,18 +42,20 @@ class Participants:
         callbacks: Sequence[Callback],
         store: ClientStore,
         device: torch.device,
-        merge_single: bool,
+        batch_norm: bool,
     ) -> None:
         self.local_training = local_training
         self.data = data
         self.callbacks = callbacks
+        self.device = device
         self._store = store
-        self._device = device
-        self._merge_single = merge_single
+        self._batch_norm = batch_norm
+        self._check_batches()
 
     def loader(self, client: int, round: int) -> Any:
         """Return a loader over a client's batches in a round."""
-        return self.data.client_loader(client, round, self.local_training.batch_size, self._merge_single)
+        self._check_single(client, round)
+        return self.data.client_loader(client, round, self.local_training.batch_size, self._batch_norm)
 
     def copy_callbacks(self, client: int, round: Round) -> KeyedCallbacks:
         """Return a client's own copies of the client callbacks."""
@@ -66,9 +69,13 @@ class Participants:
             callback.memory = self.memory(key, client)
         return keyed
 
+    def no_autocast(self) -> torch.autocast:
+        """Return a context in which clients train in their own precision, not in that of the server."""
+        return torch.autocast(self.device.type, enabled=False)
+
     def memory(self, key: str, client: int) -> StateDict:
         """Return what a callback remembers about a client."""
-        return dict(self._store.get(key, client, self._device) or {})
+        return dict(self._store.get(key, client, self.device) or {})
 
     def update(
         self, client: int, round: Round, state: StateDict, callbacks: KeyedCallbacks, **report: Any
@@ -95,6 +102,25 @@ class Participants:
                 update.memory[key] = _cloned(callback.memory)
         update.extras = _cloned(update.extras)
         return update
+
+    def _check_batches(self) -> None:
+        """Reject batches of a single sample, if there is BatchNorm."""
+        if not self._batch_norm:
+            return
+        if (self.local_training.batch_size or self.data.data.batch_size) == 1:
+            raise MisconfigurationError(
+                "batch_size=1, but BatchNorm needs two samples per batch: set client.batch_size to 2 or more"
+            )
+        # If clients redraw their data, only the first round can be checked here; `loader` checks later rounds.
+        for client in self.data.cohort(0) if self.data.redraws else range(self.data.num_clients):
+            self._check_single(client, 0)
+
+    def _check_single(self, client: int, round: int) -> None:
+        if self._batch_norm and self.data.num_samples(client, round) == 1:
+            raise MisconfigurationError(
+                f"client {client} has a single sample, but BatchNorm needs two per batch:"
+                " share the data among fewer clients, or use another normalisation"
+            )
 
 
 def keyed_callbacks(callbacks: Sequence[Callback]) -> KeyedCallbacks:

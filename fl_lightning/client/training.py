@@ -3,23 +3,24 @@
 import copy
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fl_lightning._lightning.delegation import has_batch_hooks, with_loaders
-from fl_lightning._lightning.names import Callback, LightningModule, Trainer, rank_zero_info
+from fl_lightning._lightning.delegation import has_batch_hooks
+from fl_lightning._lightning.names import Callback, LightningModule, rank_zero_info
 from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning._lightning.quiet import without_announcements
-from fl_lightning._lightning.trainer import ClientStrategy, TrainerTemplate
-from fl_lightning.client.callback import Progress, overrides
+from fl_lightning._lightning.trainer import TrainerTemplate
+from fl_lightning.client.clock import Clock, check_clock
 from fl_lightning.client.model import ClientModel
 from fl_lightning.client.participants import Participants, keyed_callbacks
+from fl_lightning.client.trainers import TrainerPerClient
 from fl_lightning.client.vectorized import CannotVectorizeError, VectorizedTraining, check_profitable
 from fl_lightning.core.errors import MisconfigurationError
-from fl_lightning.core.randomness import preserved_generators, seed_for, seed_global_generators
+from fl_lightning.core.randomness import preserved_generators
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict
 from fl_lightning.core.store import ClientStore
@@ -38,7 +39,7 @@ _NOISE = (
 
 
 class LocalTraining:
-    """How a client trains: with its own short-lived Trainer.
+    """How clients train.
 
     Args:
         epochs: passes over the client's data per round.
@@ -49,6 +50,10 @@ class LocalTraining:
             once, which is faster for small networks and equal up to float rounding. ``auto`` does the latter where it
             is possible and faster.
         chunk: how many clients train at once with vectorised execution; by default, a number that fits into memory.
+        clock: with ``round``, a client's epoch, step and schedulers begin again in every round. With ``run``, they go
+            on over the run, as if the client had taken part in every round so far.
+        log_metrics: metrics that the module logs in training and whose mean over the clients the run is to log under
+            the same name. Each entry is a name or how names begin: ``train_loss``, ``train/``.
         trainer_flags: further flags of the client's Trainer, such as ``gradient_clip_val`` or ``precision``.
     """
 
@@ -59,6 +64,8 @@ class LocalTraining:
         callbacks: list[Callback] | None = None,
         execution: Literal["trainer", "vectorized", "auto"] = "trainer",
         chunk: int | None = None,
+        clock: Clock = "round",
+        log_metrics: list[str] | None = None,
         **trainer_flags: Any,
     ) -> None:
         if epochs < 1:
@@ -69,13 +76,20 @@ class LocalTraining:
             raise MisconfigurationError(f"execution={execution!r}: set client.execution to trainer, vectorized or auto")
         if chunk is not None and chunk < 1:
             raise MisconfigurationError(f"chunk={chunk}: set client.chunk to 1 or more")
+        if isinstance(log_metrics, str):
+            raise MisconfigurationError(
+                f"log_metrics={log_metrics!r} is not a list: set client.log_metrics to [{log_metrics}]"
+            )
         refuse_other_copy(*(callbacks or []))
+        check_clock(clock, trainer_flags)
         _check_flags(trainer_flags)
         self.epochs = epochs
         self.batch_size = batch_size
         self.callbacks = callbacks or []
         self.execution = execution
         self.chunk = chunk
+        self.clock = clock
+        self.log_metrics = log_metrics
         self._trainer_flags = trainer_flags
 
     def prepare(
@@ -84,6 +98,7 @@ class LocalTraining:
         data: FederatedDataModule,
         algorithm_callbacks: Sequence[Callback] = (),
         store: ClientStore | None = None,
+        max_batches: int | None = None,
     ) -> None:
         """Get ready to train, once the global model is on its device and its state is restored.
 
@@ -92,76 +107,49 @@ class LocalTraining:
             data: the clients' data.
             algorithm_callbacks: the client's half of the server's algorithm.
             store: holds what the callbacks remember about each client.
+            max_batches: stop every client after this many batches, for a trial run.
         """
-        self._data = data
+        model = ClientModel(module)
         self._callbacks = [*self.callbacks, *algorithm_callbacks]
-        self._model = ClientModel(module)
-        self._device = module.device
         self._participants = Participants(
-            self, data, self._callbacks, store or ClientStore(), self._device, self._model.has_batch_norm
+            self, data, self._callbacks, store or ClientStore(), module.device, model.has_batch_norm
         )
-        self._check_batch_norm()
-        data.move_to(self._device)
-        on_device = data.data.tensors is not None and data.data.tensors[0].device == self._device
-        self._batches_in_place = on_device and not has_batch_hooks(module) and not has_batch_hooks(data.source)
-        self._template = TrainerTemplate(
-            self._device,
-            self._callbacks,
-            self._batches_in_place,
-            max_epochs=self.epochs,
-            limit_val_batches=0,
-            **self._trainer_flags,
+        data.move_to(module.device)
+        on_device = data.data.tensors is not None and data.data.tensors[0].device == module.device
+        in_place = on_device and not has_batch_hooks(module) and not has_batch_hooks(data.source)
+        self._trainers = TrainerPerClient(
+            model,
+            self._participants,
+            in_place,
+            self.epochs,
+            self.clock,
+            self.log_metrics or (),
+            max_batches,
+            self._trainer_flags,
         )
         for message in _NOISE:
             warnings.filterwarnings("ignore", message)
-        self._vectorized = self._vectorize(module)
-
-    def _vectorize(self, module: LightningModule) -> VectorizedTraining | None:
-        """Return the vectorised training if it is wanted and possible."""
-        if self.execution == "trainer":
-            return None
-        try:
-            if self.execution == "auto":
-                check_profitable(module)
-            return VectorizedTraining(
-                module, self._participants, self._batches_in_place, self.epochs, self._trainer_flags, self.chunk
-            )
-        except CannotVectorizeError as reason:
-            if self.execution == "vectorized":
-                raise MisconfigurationError(
-                    f"client.execution=vectorized, but {reason}: set client.execution to trainer"
-                ) from reason
-            rank_zero_info(f"Clients train one after another, because {reason}")
-            return None
+        self._vectorized = self._vectorize(module, in_place, max_batches)
 
     def release(self) -> None:
         """Release the client model and the data."""
-        for attribute in ("_model", "_data", "_template", "_participants", "_vectorized"):
+        for attribute in ("_participants", "_trainers", "_vectorized"):
             self.__dict__.pop(attribute, None)
 
     def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
         """Train the clients, each from the round's start, and yield their updates one by one."""
-        trained = (
-            self._one_by_one(clients, round)
-            if self._vectorized is None
-            else self._vectorized.train_cohort(clients, round)
-        )
+        updates = (self._vectorized or self._trainers).train_cohort(clients, round)
         while True:
-            with preserved_generators(), torch.autocast(self._device.type, enabled=False), without_announcements():
-                update = next(trained, None)
+            with preserved_generators(), self._participants.no_autocast(), without_announcements():
+                update = next(updates, None)
             if update is None:
                 return
             yield update
 
-    def _one_by_one(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
-        for client in clients:
-            seed_global_generators(seed_for("client", round.seed, round.number, client))
-            yield self._train(client, round)
-
     def train_personal(
         self, client: int, round: Round, start: Mapping[str, Tensor], callbacks: Sequence[Callback]
     ) -> StateDict:
-        """Train a second model of a client on the same batches, and return its state.
+        """Train a second model of a client on the same batches, with a Trainer, and return its state.
 
         Args:
             client: the client's number.
@@ -169,8 +157,7 @@ class LocalTraining:
             start: the state to start from.
             callbacks: callbacks of the Trainer; each is copied.
         """
-        model, _ = self._fit(client, round, start, self._template.copy(callbacks))
-        return _snapshot(model)
+        return self._trainers.train_personal(client, round, start, callbacks)
 
     def personal_model(self, client: int) -> StateDict:
         """Return the entries in which a client's own model differs from the global one, from all of its callbacks."""
@@ -181,65 +168,36 @@ class LocalTraining:
             entries |= callback.personal_model()
         return entries
 
-    def _train(self, client: int, round: Round) -> ClientUpdate:
-        trainer = self._template.copy()
-        model, strategy = self._fit(client, round, round.start_of(client), trainer)
-        return self._participants.update(
-            client,
-            round,
-            _snapshot(model),
-            keyed_callbacks(trainer.callbacks),  # type: ignore[attr-defined]
-            num_steps=trainer.global_step,
-            learning_rate=strategy.learning_rate,
-            metrics={} if strategy.mean_loss is None else {"loss": strategy.mean_loss},
-        )
+    @property
+    def logged_names(self) -> Collection[str]:
+        """The metrics that clients log in training, as far as this process knows."""
+        return self._trainers.logged_names or ()
 
-    def _fit(
-        self, client: int, round: Round, start: Mapping[str, Tensor], trainer: Trainer
-    ) -> tuple[LightningModule, ClientStrategy]:
-        self._check_single(client, round.number)
-        self._participants.introduce(trainer.callbacks, client, round)  # type: ignore[attr-defined]
-        strategy = trainer.strategy
-        assert isinstance(strategy, ClientStrategy)
-        strategy.change_rate = _rate_schedule(trainer)
-        model = self._model.reset(start)
-        loader = self._participants.loader(client, round.number)
-        trainer.fit(model, datamodule=with_loaders(self._data.source, train=loader))
-        model.zero_grad(set_to_none=True)  # gradients would take memory while the server aggregates
-        return model, strategy
-
-    def _check_batch_norm(self) -> None:
-        if not self._model.has_batch_norm:
-            return
-        if (self.batch_size or self._data.data.batch_size) == 1:
-            raise MisconfigurationError(
-                "batch_size=1, but BatchNorm needs two samples per batch: set client.batch_size to 2 or more"
+    def _vectorize(
+        self, module: LightningModule, batches_in_place: bool, max_batches: int | None
+    ) -> VectorizedTraining | None:
+        """Return the vectorised training if it is wanted and possible."""
+        if self.execution == "trainer":
+            return None
+        try:
+            if self.execution == "auto":
+                check_profitable(module)
+            return VectorizedTraining(
+                module,
+                self._participants,
+                batches_in_place,
+                self.epochs,
+                self._trainer_flags,
+                self.chunk,
+                max_batches,
             )
-        # If clients redraw their data, only the first round can be checked here; later rounds are checked in `_fit`.
-        for client in self._data.cohort(0) if self._data.redraws else range(self._data.num_clients):
-            self._check_single(client, 0)
-
-    def _check_single(self, client: int, round: int) -> None:
-        if self._model.has_batch_norm and self._data.num_samples(client, round) == 1:
-            raise MisconfigurationError(
-                f"client {client} has a single sample, but BatchNorm needs two per batch:"
-                " share the data among fewer clients, or use another normalisation"
-            )
-
-
-def _rate_schedule(trainer: Trainer) -> Callable[[float], float] | None:
-    """Return how the client's callbacks change the learning rate of the next step; None if none of them does."""
-    callbacks = [callback for _, callback in keyed_callbacks(trainer.callbacks) if overrides(callback, "learning_rate")]  # type: ignore[attr-defined]
-    if not callbacks:
-        return None
-
-    def change(rate: float) -> float:
-        progress = Progress(trainer.current_epoch, trainer.fit_loop.batch_idx, int(trainer.num_training_batches))
-        for callback in callbacks:
-            rate = callback.learning_rate(rate, progress)
-        return rate
-
-    return change
+        except CannotVectorizeError as reason:
+            if self.execution == "vectorized":
+                raise MisconfigurationError(
+                    f"client.execution=vectorized, but {reason}: set client.execution to trainer"
+                ) from reason
+            rank_zero_info(f"Clients train one after another, because {reason}")
+            return None
 
 
 def _check_flags(flags: dict[str, Any]) -> None:
@@ -257,10 +215,3 @@ def _check_flags(flags: dict[str, Any]) -> None:
             f"{flag} cannot be set for a client's Trainer:"
             + (" use client.epochs" if flag == "max_epochs" else " leave it out of client")
         ) from error
-
-
-def _snapshot(model: LightningModule) -> StateDict:
-    """Copy a model's state; a tensor with two names is copied once."""
-    state = {name: value for name, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
-    copies = {id(value): value.detach().clone() for value in state.values()}
-    return {name: copies[id(value)] for name, value in state.items()}

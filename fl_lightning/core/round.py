@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from fl_lightning.core.evaluations import Evaluations
 from fl_lightning.core.state import StateDict
 
 
@@ -19,6 +20,7 @@ class Round:
         start: the global state that clients start from.
         broadcast: tensors that the server sends along with the global state.
         personal: returns the entries that override the global state when a client starts.
+        evaluations: what the validation of the served model showed after earlier rounds.
     """
 
     number: int
@@ -27,6 +29,7 @@ class Round:
     start: StateDict
     broadcast: dict[str, Tensor] = field(default_factory=dict)
     personal: Callable[[int], StateDict] | None = None
+    evaluations: Evaluations = field(default_factory=Evaluations)
 
     def start_of(self, client: int) -> StateDict:
         """Return the state that a client starts from: the global state, overridden by the client's own entries."""

@@ -22,6 +22,7 @@ class ClientUpdate:
         num_bytes: the size of ``state`` on the wire; by default the size of its tensors.
         extras: tensors that an algorithm sends along with the state.
         metrics: what the client measured, such as its mean training loss.
+        logged: what the client's module logged and :class:`~fl_lightning.client.LocalTraining` was asked to report.
         memory: what the client's callbacks remember for its next round, by callback. It is not sent: in a real
             federation it stays with the client, in a simulation the server keeps it.
     """
@@ -35,6 +36,7 @@ class ClientUpdate:
     num_bytes: int | None = None
     extras: dict[str, Tensor] = field(default_factory=dict)
     metrics: dict[str, Tensor] = field(default_factory=dict)
+    logged: dict[str, Tensor] = field(default_factory=dict)
     memory: dict[str, StateDict] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

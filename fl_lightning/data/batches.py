@@ -37,6 +37,8 @@ class ClientBatches(Sampler[list[int]]):
         self.key = key
         self.shuffle = shuffle
         self.epoch = 0
+        #: the Trainer's number of the round's first epoch, which is not 0 if the Trainer counts over the run
+        self.first_epoch = 0
         samples = len(indices)
         self.num_used = samples - samples % batch_size if drop_last and samples > batch_size else samples
         starts = list(range(0, self.num_used, batch_size))
@@ -45,8 +47,8 @@ class ClientBatches(Sampler[list[int]]):
         self.starts = starts
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the local epoch, which determines the order. Lightning calls this before each epoch."""
-        self.epoch = epoch
+        """Set the epoch, which determines the order. Lightning calls this before each epoch."""
+        self.epoch = epoch - self.first_epoch
 
     @property
     def sampler(self) -> "ClientBatches":

@@ -1,11 +1,16 @@
 """The progress bar counts rounds and clients, and estimates the time that is left."""
 
 import io
+import re
+from typing import ClassVar
 
 import pytest
+from pytorch_lightning.callbacks import RichProgressBar
+from pytorch_lightning.callbacks.progress.rich_progress import RichProgressBarTheme
 
 from fl_lightning.callbacks import RoundProgressBar
 from fl_lightning.callbacks.run import progress
+from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.data import RandomClients
 from tests.toys import federate
 
@@ -64,3 +69,40 @@ def test_without_a_last_round_no_time_is_left(capsys):
     shown = capsys.readouterr().out
     assert "Round 2 |" in shown
     assert "left" not in shown
+
+
+def test_a_rich_bar_stays_rich_with_its_settings_and_counts_clients(capsys):
+    theme = RichProgressBarTheme(metrics_format=".1f")
+    chosen = RichProgressBar(refresh_rate=7, theme=theme, console_kwargs={"width": 200})
+    _, trainer = federate(rounds=2, selection=RandomClients(count=3), callbacks=[chosen], enable_progress_bar=True)
+    bar = trainer.progress_bar_callback
+    assert isinstance(bar, RichProgressBar)
+    assert (bar.refresh_rate, bar.theme) == (7, theme)
+    shown = capsys.readouterr().out
+    assert "Round 2/2, clients" in shown
+    assert " 3/3 " in shown
+    assert "train/loss: " in shown
+    assert "Epoch" not in shown
+
+
+def test_a_rich_bar_shows_the_time_left(capsys):
+    class Shown(RichRoundProgressBar):
+        left: ClassVar[list] = []
+
+        def get_metrics(self, trainer, pl_module):
+            metrics = super().get_metrics(trainer, pl_module)
+            self.left.append(metrics.get("left"))
+            return metrics
+
+    federate(rounds=2, callbacks=[Shown()], enable_progress_bar=True)
+    known = [left for left in Shown.left if left is not None]
+    assert known
+    assert all(re.fullmatch(r"\d\d:\d\d", left) for left in known)
+
+
+def test_a_rich_bar_of_the_users_own_is_kept():
+    class Own(RichProgressBar):
+        pass
+
+    _, trainer = federate(rounds=1, callbacks=[Own()], enable_progress_bar=True)
+    assert type(trainer.progress_bar_callback) is Own

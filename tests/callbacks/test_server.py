@@ -14,6 +14,7 @@ from fl_lightning import FederatedDataModule, FederatedModule, LocalTraining
 from fl_lightning.aggregation import Aggregate, FedAvg
 from fl_lightning.callbacks import FederatedServer, LastRound, RoundCallback, RoundProgressBar
 from fl_lightning.callbacks.run.preparation import check_flags
+from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import IID, RandomClients
 from tests.toys import Blobs, Net, federate, identical, quiet_trainer
@@ -154,7 +155,7 @@ def test_the_default_progress_bar_and_checkpoint_count_rounds(tmp_path):
         logger=CSVLogger(tmp_path),
         default_root_dir=tmp_path,
     )
-    assert isinstance(trainer.progress_bar_callback, RoundProgressBar)
+    assert isinstance(trainer.progress_bar_callback, RoundProgressBar | RichRoundProgressBar)
     assert [type(callback) for callback in trainer.checkpoint_callbacks] == [LastRound]
     assert torch.load(trainer.checkpoint_callback.best_model_path, weights_only=True)["epoch"] == 1
 
@@ -184,7 +185,7 @@ def test_checkpointing_can_be_switched_off(tmp_path):
 
 
 def test_the_progress_bar_counts_clients(capsys):
-    federate(rounds=2, enable_progress_bar=True, selection=RandomClients(count=3))
+    federate(rounds=2, callbacks=[TQDMProgressBar()], enable_progress_bar=True, selection=RandomClients(count=3))
     printed = capsys.readouterr().out
     assert "Round 2/2" in printed
     assert "3/3 clients" in printed
@@ -210,6 +211,10 @@ def test_random_numbers_in_validation_depend_only_on_the_round():
     [
         ({"gradient_clip_val": 1.0}, "set client.gradient_clip_val instead"),
         ({"accumulate_grad_batches": 2}, "set client.accumulate_grad_batches instead"),
+        ({"limit_train_batches": 0.1}, "limit_train_batches=0.1, .*set client.limit_train_batches instead"),
+        ({"limit_train_batches": 3}, "limit_train_batches=3, .*set client.limit_train_batches instead"),
+        ({"val_check_interval": 0.25}, "val_check_interval=0.25, .*set trainer.check_val_every_n_epoch"),
+        ({"val_check_interval": 100}, "val_check_interval=100, .*set trainer.check_val_every_n_epoch"),
     ],
 )
 def test_flags_that_belong_to_the_clients_are_refused(flags, message):

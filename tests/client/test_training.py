@@ -158,21 +158,6 @@ def test_the_client_sees_the_source_and_its_batch_hooks():
     assert not identical(first.state, second.state)
 
 
-def test_a_scheduler_that_monitors_validation_is_refused_before_it_trains():
-    class Plateau(Net):
-        def configure_optimizers(self):
-            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val/loss"}}
-
-        def training_step(self, batch, batch_idx):
-            raise AssertionError("trained")
-
-    training, round_ = prepared(Plateau())
-    with pytest.raises(MisconfigurationError, match="'val/loss', which a client never sees"):
-        next(training.train_cohort([0], round_))
-
-
 def test_batch_norm_never_gets_a_batch_of_one():
     training, round_ = prepared(Net(batch_norm=True), source=Blobs(36, batch_size=4), partition=IID(4))  # 9 = 4 + 5
     assert next(training.train_cohort([0], round_)).num_steps == 2
@@ -291,7 +276,7 @@ class Registered(Net):
     def __init_subclass__(cls, required: int, **kwargs):
         Registered.subclasses.append(cls)
 
-    def on_train_end(self):
+    def on_train_epoch_end(self):
         self.copies.append(copy.deepcopy(self))
         self.copies.append(pickle.loads(pickle.dumps(self)))
 

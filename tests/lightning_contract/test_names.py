@@ -10,7 +10,7 @@ import re
 import pytest
 import torch
 from pytorch_lightning import Callback, LightningModule
-from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.callbacks import ModelCheckpoint, ModelSummary, StochasticWeightAveraging
 from pytorch_lightning.core.mixins.hparams_mixin import _given_hyperparameters
 from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.utilities.model_helpers import is_overridden
@@ -76,6 +76,45 @@ def test_a_checkpoint_callback_records_when_and_where_it_saved(tmp_path):
     assert checkpoint._save_on_train_epoch_end is None, "server_trainer.save_at_epoch_end sets it"
     assert checkpoint._last_global_step_saved == 0, "checkpoint.AtomicCheckpoint.has_saved reads it"
     assert checkpoint._last_checkpoint_saved == "", "checkpoint.AtomicCheckpoint sets it"
+    names = (checkpoint._every_n_epochs, checkpoint._every_n_train_steps)
+    assert names == (1, 0), "server_trainer.save_at_epoch_end turns steps into rounds"
+
+
+def test_a_checkpoint_callback_saves_once_per_step(tmp_path):
+    class Marked(ModelCheckpoint):
+        def on_train_epoch_end(self, trainer, pl_module):
+            self._last_global_step_saved = trainer.global_step
+            super().on_train_epoch_end(trainer, pl_module)
+
+    checkpoint = Marked(tmp_path, monitor="val_loss", save_on_train_epoch_end=True)
+    quiet_trainer(max_epochs=1, callbacks=[checkpoint], enable_checkpointing=True).fit(Net(), datamodule=Blobs())
+    assert not list(tmp_path.iterdir()), "server_trainer.skip_stale_scores sets ModelCheckpoint._last_global_step_saved"
+
+
+def test_a_model_summary_is_made_by_the_method_that_is_replaced():
+    summarised = []
+
+    class Watch(ModelSummary):
+        def _summary(self, trainer, pl_module):
+            summarised.append(pl_module)
+            return super()._summary(trainer, pl_module)
+
+    module = Net()
+    quiet_trainer(fast_dev_run=True, callbacks=[Watch()], enable_model_summary=True).fit(module, datamodule=Blobs())
+    assert summarised == [module], "server_trainer.summarise replaces ModelSummary._summary"
+
+
+def test_stochastic_weight_averaging_calls_the_methods_that_are_replaced():
+    called = set()
+
+    class Watch(StochasticWeightAveraging):
+        def __getattribute__(self, name):
+            called.add(name)
+            return super().__getattribute__(name)
+
+    quiet_trainer(max_epochs=2, callbacks=[Watch(0.1, swa_epoch_start=1)]).fit(Net(), datamodule=Blobs())
+    replaced = {"pl_module_contains_batch_norm", "update_parameters", "transfer_weights"}
+    assert replaced <= called, "callbacks/run/weight_averaging.py replaces methods of StochasticWeightAveraging"
 
 
 def test_a_checkpoint_is_written_by_the_method_that_is_overridden(tmp_path):

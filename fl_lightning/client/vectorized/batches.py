@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,7 @@ class CohortBatches:
         prepare: what happens to a batch on its way to the training step; None if nothing does.
         generators: the random generators of each client, which ``prepare`` and the loaders draw from.
         by_index: whether clients of a group must also be at the same batch of their epochs.
+        max_batches: how many batches of an epoch are used at most.
     """
 
     def __init__(
@@ -53,14 +54,16 @@ class CohortBatches:
         prepare: Callable[[Any], Any] | None,
         generators: Sequence[Generators],
         by_index: bool,
+        max_batches: int | None = None,
     ) -> None:
         self._loaders = loaders
         self._epochs = epochs
         self._prepare = prepare
         self._generators = generators
         self._by_index = by_index
+        self._max_batches = max_batches
         #: the number of batches per epoch, by client
-        self.num_batches = [len(loader) for loader in loaders]
+        self.num_batches = [len(loader) if max_batches is None else min(len(loader), max_batches) for loader in loaders]
         #: the number of steps, by client
         self.num_steps = [batches * epochs for batches in self.num_batches]
 
@@ -112,7 +115,7 @@ class CohortBatches:
         """Yield a client's batches of all local epochs."""
         for epoch in range(self._epochs):
             loader.batch_sampler.set_epoch(epoch)
-            yield from batches(loader)
+            yield from islice(batches(loader), self._max_batches)
 
     def _grouped(self, step: int, sizes: Mapping[int, Any]) -> list[list[int]]:
         """Return the rows that take the same step, given the size of each row's batch."""

@@ -1,7 +1,7 @@
 """What vectorised training cannot do. Every reason completes the sentence "clients cannot train at once, because"."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn, optim
 from torch.optim import Optimizer
@@ -10,6 +10,9 @@ from fl_lightning._lightning.names import Callback, LightningModule
 from fl_lightning._lightning.stateless import training_hooks
 from fl_lightning.client.callback import ClientCallback, overrides
 from fl_lightning.core.layers import LAYER_KINDS
+
+if TYPE_CHECKING:
+    from fl_lightning.client.training import LocalTraining
 
 #: optimisers that treat every entry of a parameter alike, so that they move stacked models like separate ones
 _ELEMENTWISE: tuple[type[Optimizer], ...] = (
@@ -57,6 +60,14 @@ def check_flags(flags: Mapping[str, Any]) -> None:
     for flag in flags:
         if flag not in _FLAGS:
             raise CannotVectorizeError(f"client.{flag} is a flag of a Trainer")
+
+
+def check_settings(local_training: "LocalTraining") -> None:
+    """Reject settings of local training that only a Trainer can follow."""
+    if local_training.clock == "run":
+        raise CannotVectorizeError("client.clock=run, which a Trainer keeps")
+    if local_training.log_metrics:
+        raise CannotVectorizeError("client.log_metrics is set, and a Trainer collects what clients log")
 
 
 def check_optimizers(optimizers: Sequence[Optimizer], schedulers: Sequence[Any]) -> None:

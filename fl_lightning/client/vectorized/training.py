@@ -20,6 +20,7 @@ from fl_lightning.client.vectorized.requirements import (
     check_flags,
     check_module,
     check_optimizers,
+    check_settings,
 )
 from fl_lightning.client.vectorized.stack import ModelStack
 from fl_lightning.client.vectorized.step import ClientStep
@@ -47,6 +48,7 @@ class VectorizedTraining:
         epochs: the number of local epochs.
         flags: flags of a client's Trainer.
         chunk: how many clients train at once; None chooses a number that fits into memory.
+        max_batches: stop every client after this many batches, for a trial run.
     """
 
     def __init__(
@@ -57,12 +59,15 @@ class VectorizedTraining:
         epochs: int,
         flags: Mapping[str, Any],
         chunk: int | None = None,
+        max_batches: int | None = None,
     ) -> None:
         check_module(module)
         check_callbacks(participants.callbacks)
         check_flags(flags)
+        check_settings(participants.local_training)
         self._participants = participants
-        self._epochs = epochs
+        self._epochs = epochs if max_batches is None else 1
+        self._max_batches = max_batches
         self._clip_value = flags.get("gradient_clip_val")
         self._clip_norm = flags.get("gradient_clip_algorithm") != "value"
         self._device = module.device
@@ -95,7 +100,9 @@ class VectorizedTraining:
     def _train(self, clients: list[int], round: Round) -> Iterator[ClientUpdate]:
         generators = [Generators(seed_for("client", round.seed, round.number, client)) for client in clients]
         loaders = [self._participants.loader(client, round.number) for client in clients]
-        batches = CohortBatches(loaders, self._epochs, self._prepare, generators, self._step.reads_index)
+        batches = CohortBatches(
+            loaders, self._epochs, self._prepare, generators, self._step.reads_index, self._max_batches
+        )
         callbacks = [self._participants.copy_callbacks(client, round) for client in clients]
         optimizer, schedulers, stack = self._begin(clients, round, callbacks)
         own = [_stacked_tensors(column) for column in zip(*callbacks, strict=True)]

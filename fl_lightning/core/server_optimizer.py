@@ -8,8 +8,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 
-class Install(Optimizer):
+class ServerOptimizer(Optimizer):
     """Copies the aggregate into the global model, bit for bit.
+
+    Lightning shows the name of this class to users, for example as a tag of ``LearningRateMonitor``.
 
     SGD with learning rate 1 on ``p - target`` would round: p - (p - target) is not quite target.
     """

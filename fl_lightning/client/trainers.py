@@ -1,0 +1,166 @@
+"""Local training with a short-lived Trainer per client, one client after another."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fl_lightning._lightning.delegation import with_loaders
+from fl_lightning._lightning.names import Callback, LightningModule, Trainer, rank_zero_warn
+from fl_lightning._lightning.progress import ClientTrainer
+from fl_lightning._lightning.trainer import ClientStrategy, TrainerTemplate
+from fl_lightning.client.callback import Progress, overrides
+from fl_lightning.client.clock import ClientClock, Clock
+from fl_lightning.client.model import ClientModel
+from fl_lightning.client.monitors import MonitorNotKnownError, ignore_monitors
+from fl_lightning.client.participants import Participants, keyed_callbacks
+from fl_lightning.core.randomness import seed_for, seed_global_generators
+from fl_lightning.core.round import Round
+from fl_lightning.core.state import StateDict
+from fl_lightning.core.update import ClientUpdate
+
+
+class TrainerPerClient:
+    """Trains clients one after another: the one client model is reset, and a copied Trainer trains it.
+
+    Args:
+        model: the client model.
+        participants: the clients' batches, callbacks and updates.
+        batches_in_place: whether batches are already on the device and no hook of the module or the data changes them.
+        epochs: the number of local epochs.
+        clock: whether a client's time begins again in every round.
+        log_metrics: names or beginnings of names of the metrics that clients report.
+        max_batches: stop every client after this many batches, for a trial run.
+        flags: further flags of the Trainer.
+    """
+
+    def __init__(
+        self,
+        model: ClientModel,
+        participants: Participants,
+        batches_in_place: bool,
+        epochs: int,
+        clock: Clock,
+        log_metrics: Sequence[str],
+        max_batches: int | None,
+        flags: Mapping[str, Any],
+    ) -> None:
+        self._model = model
+        self._participants = participants
+        self._epochs = epochs
+        self._clock = ClientClock(clock, epochs)
+        self._log_metrics = tuple(log_metrics)
+        #: the metrics that clients log in training; None before a client of this process has trained
+        self.logged_names: frozenset[str] | None = None
+        self._template = TrainerTemplate(
+            participants.device,
+            participants.callbacks,
+            batches_in_place,
+            max_epochs=epochs,
+            limit_val_batches=0,
+            **flags,
+        )
+        if max_batches is not None:
+            self._template.stop_after(max_batches)
+
+    def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
+        """Train the clients one after another, each from the round's start, and yield their updates one by one."""
+        for client in clients:
+            try:
+                update = self._train(client, round)
+            except MonitorNotKnownError:
+                self._train_on_trial(client, round)
+                update = self._train(client, round)
+            yield update
+
+    def train_personal(
+        self, client: int, round: Round, start: Mapping[str, Tensor], callbacks: Sequence[Callback]
+    ) -> StateDict:
+        """Train a second model of a client on the same batches, and return its state."""
+        return _snapshot(self._fit(client, round, start, self._template.copy(callbacks)))
+
+    def _train(self, client: int, round: Round) -> ClientUpdate:
+        seed_global_generators(seed_for("client", round.seed, round.number, client))
+        trainer = self._template.copy()
+        model = self._fit(client, round, round.start_of(client), trainer)
+        strategy = _strategy(trainer)
+        num_steps = trainer.global_step - strategy.steps_before
+        self._clock.check_steps(trainer, num_steps)
+        return self._participants.update(
+            client,
+            round,
+            _snapshot(model),
+            keyed_callbacks(trainer.callbacks),  # type: ignore[attr-defined]
+            num_steps=num_steps,
+            learning_rate=strategy.learning_rate,
+            metrics={} if strategy.mean_loss is None else {"loss": strategy.mean_loss},
+            logged=self._logged_by(trainer),
+        )
+
+    def _train_on_trial(self, client: int, round: Round) -> None:
+        """Train a client on one batch to find out which metrics it logs, without callbacks and without an update."""
+        trainer = self._template.copy(callbacks=[])
+        trainer.limit_train_batches = trainer.fit_loop.max_epochs = 1
+        self._fit(client, round, round.start_of(client), trainer, trial=True)
+        self._logged_by(trainer)
+
+    def _fit(
+        self, client: int, round: Round, start: Mapping[str, Tensor], trainer: ClientTrainer, trial: bool = False
+    ) -> LightningModule:
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        self._participants.introduce(callbacks, client, round)
+        model = self._model.reset(start)
+        loader = self._participants.loader(client, round.number)
+        strategy = _strategy(trainer)
+        strategy.change_rate = self._rate_schedule(trainer)
+        if trial:
+            strategy.on_optimizers = lambda: ignore_monitors(trainer)
+        else:
+            self._clock.wind(trainer, loader.batch_sampler, round, self.logged_names)
+        trainer.fit(model, datamodule=with_loaders(self._participants.data.source, train=loader))
+        model.zero_grad(set_to_none=True)  # gradients would take memory while the server aggregates
+        return model
+
+    def _rate_schedule(self, trainer: Trainer) -> Callable[[float], float] | None:
+        """Return how the client's callbacks change the learning rate of the next step; None if none of them does."""
+        callbacks = [
+            callback
+            for _, callback in keyed_callbacks(trainer.callbacks)  # type: ignore[attr-defined]
+            if overrides(callback, "learning_rate")
+        ]
+        if not callbacks:
+            return None
+
+        def change(rate: float) -> float:
+            epoch, batches = trainer.current_epoch % self._epochs, int(trainer.num_training_batches)
+            for callback in callbacks:
+                rate = callback.learning_rate(rate, Progress(epoch, trainer.fit_loop.batch_idx, batches))
+            return rate
+
+        return change
+
+    def _logged_by(self, trainer: Trainer) -> dict[str, Tensor]:
+        """Return those metrics that the client logged and that are asked for, as they were when its training ended."""
+        if self.logged_names is not None and not self._log_metrics:
+            return {}
+        from_server = _strategy(trainer).server_metrics
+        own = {name: value for name, value in trainer.callback_metrics.items() if value is not from_server.get(name)}
+        if self.logged_names is None:
+            self.logged_names = frozenset(own)
+            for wanted in self._log_metrics:
+                if not any(name.startswith(wanted) for name in own):
+                    known = ", ".join(sorted(own)) or "nothing"
+                    rank_zero_warn(f"log_metrics has {wanted!r}, but what a client logged is {known}")
+        return {name: value for name, value in own.items() if name.startswith(self._log_metrics)}
+
+
+def _strategy(trainer: Trainer) -> ClientStrategy:
+    assert isinstance(trainer.strategy, ClientStrategy)
+    return trainer.strategy
+
+
+def _snapshot(model: LightningModule) -> StateDict:
+    """Copy a model's state; a tensor with two names is copied once."""
+    state = {name: value for name, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
+    copies = {id(value): value.detach().clone() for value in state.values()}
+    return {name: copies[id(value)] for name, value in state.items()}
