@@ -23,8 +23,9 @@ from fl_lightning.core.distributed import broadcast_from_zero, sum_over_ranks
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import StateDict, exact_dtype
+from fl_lightning.core.state import StateDict, exact_dtype, snapshot
 from fl_lightning.core.store import ClientStore
+from fl_lightning.core.traffic import Downloads
 from fl_lightning.core.update import ClientUpdate, state_bytes
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.module import FederatedModule, RoundRunner
@@ -75,6 +76,7 @@ class FederatedServer(RoundRunner):
         #: the state from which the clients continue, if it is not the served model
         self._clients_state: StateDict | None = None
         self._bytes = {"up": 0, "down": 0}
+        self._downloads = Downloads()
         self._saved_run: dict[str, Any] | None = None
         self._current_run: dict[str, Any] = {}
 
@@ -136,7 +138,7 @@ class FederatedServer(RoundRunner):
     def run_round(self, pl_module: FederatedModule, clients: list[int]) -> None:
         trainer = pl_module.trainer
         round = self._begin_round(pl_module)
-        down = state_bytes(round.start) + state_bytes(round.broadcast)
+        self._downloads.begin_round(round.start, round.broadcast, self.aggregator.layout.parameters)
         watchers = [callback for callback in trainer.callbacks if isinstance(callback, RoundCallback)]  # type: ignore[attr-defined]
         tally = _Tally(pl_module.device)
         memories: list[tuple[int, dict[str, StateDict]]] = []
@@ -151,11 +153,12 @@ class FederatedServer(RoundRunner):
                 watcher.on_client_end(trainer, pl_module, round, update, weight)
             self.aggregator.receive(update, weight)
             memories.append((update.client, update.memory))
-            tally.add(update, weight, down)
+            tally.add(update, weight, self._downloads.size(update.client))
         self._remember(memories)
         self.aggregator.reduce()
         aggregate = self.aggregator.finish_round()
         self._install(pl_module, aggregate)
+        self._downloads.end_round(_data_of(trainer).cohort(round.number), round.start, aggregate.state)
         for watcher in watchers:
             watcher.on_round_end(trainer, pl_module, round, aggregate)
         gc.collect()  # Trainers are reference cycles
@@ -187,6 +190,7 @@ class FederatedServer(RoundRunner):
             "store": self.store.state_dict(),
             "clients_state": self._clients_state,
             "bytes": dict(self._bytes),
+            "downloads": self._downloads.state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -197,6 +201,7 @@ class FederatedServer(RoundRunner):
         self.store.load_state_dict(state_dict["store"])
         self._clients_state = state_dict["clients_state"]
         self._bytes = dict(state_dict["bytes"])
+        self._downloads.load_state_dict(state_dict["downloads"])
 
     def _begin_round(self, pl_module: FederatedModule) -> Round:
         trainer, module = pl_module.trainer, pl_module.module
@@ -207,7 +212,7 @@ class FederatedServer(RoundRunner):
             number=trainer.current_epoch,
             num_rounds=trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None,
             seed=_data_of(trainer).seed,
-            start={name: value.clone() for name, value in module.state_dict().items() if isinstance(value, Tensor)},
+            start=snapshot(module),
             personal=self.aggregator.personal_state,
         )
         self.aggregator.begin_round(module, round)

@@ -114,22 +114,26 @@ class FederatedModule(LightningModule):
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def move_towards(self, target: Mapping[str, Tensor]) -> None:
-        """Take one step of the server's optimiser towards ``target``; copy everything except trainable parameters."""
+        """Take one step of the server's optimiser towards ``target``, and copy everything that it does not move.
+
+        A callback may freeze and unfreeze layers between rounds, so the optimiser's parameters need not be those that
+        are trainable now.
+        """
         names = {id(value): name for name, value in self.module.state_dict(keep_vars=True).items()}
-        parameters = self.trainable_parameters()
-        targets = [target[names[id(parameter)]] for parameter in parameters]
         optimizer = self.optimizers()
         assert isinstance(optimizer, Optimizer)
         wrapped = getattr(optimizer, "optimizer", optimizer)
+        parameters = [parameter for group in wrapped.param_groups for parameter in group["params"]]
+        targets = [target[names[id(parameter)]] for parameter in parameters]
         if isinstance(wrapped, Install):
             wrapped.aim_at(targets)
         else:
             for parameter, value in zip(parameters, targets, strict=True):
-                parameter.grad = parameter.detach() - value
+                parameter.grad = parameter.detach() - value if parameter.requires_grad else None
         optimizer.step()
         for parameter in parameters:
             parameter.grad = None
-        moved = {id(parameter) for parameter in parameters}
+        moved = {id(parameter) for parameter in parameters if parameter.requires_grad}
         with torch.no_grad():
             for name, value in self.module.state_dict(keep_vars=True).items():
                 if isinstance(value, Tensor) and id(value) not in moved:

@@ -17,7 +17,7 @@ from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import FlatState, StateLayout
+from fl_lightning.core.state import FlatState
 from fl_lightning.core.update import ClientUpdate
 
 
@@ -81,7 +81,7 @@ class DynamicRegulariser(ClientCallback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Load g_k from the client's memory."""
-        self.layout = StateLayout(pl_module)
+        self.layout = self.local_training.layout
         self.start = self.layout.flatten(self.round.start).parameters
         gradient = self.memory["gradient"].to(self.start) if self.memory else torch.zeros_like(self.start)
         self.gradient = self.layout.split(self.layout.parameters, gradient)
@@ -89,7 +89,7 @@ class DynamicRegulariser(ClientCallback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Add the regularisation's gradient, before clipping."""
         for name, parameter in pl_module.named_parameters():
-            if parameter.grad is not None:
+            if parameter.grad is not None and name in self.gradient:
                 pull = parameter.detach() - self.round.start[name]
                 parameter.grad.add_(pull, alpha=self.alpha).sub_(self.gradient[name])
 

@@ -18,7 +18,7 @@ from fl_lightning.client import ClientCallback
 from fl_lightning.client.effective_steps import EffectiveSteps, check_plain_sgd
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import FlatState, StateLayout
+from fl_lightning.core.state import FlatState
 from fl_lightning.core.update import ClientUpdate
 
 
@@ -85,7 +85,7 @@ class ControlVariates(ClientCallback):
                 " use automatic optimization, or another aggregator"
             )
         check_plain_sgd(trainer.optimizers, "Scaffold")
-        self.layout = StateLayout(pl_module)
+        self.layout = self.local_training.layout
         control = self.round.broadcast["control"]
         self.own = self.memory["control"].to(control) if self.memory else torch.zeros_like(control)
         self.correction = self.layout.split(self.layout.parameters, control - self.own)
@@ -94,7 +94,7 @@ class ControlVariates(ClientCallback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Correct the gradient, before clipping."""
         for name, parameter in pl_module.named_parameters():
-            if parameter.grad is not None:
+            if parameter.grad is not None and name in self.correction:
                 parameter.grad.add_(self.correction[name])
         self.steps.add(optimizer)
 

@@ -34,7 +34,7 @@ class ClientModel:
         self._pristine = client_copy(module)
         self._pristine.train()
         self._tensors = self._pristine.state_dict(keep_vars=True)
-        self._requires_grad = {n: t.requires_grad for n, t in self._tensors.items() if isinstance(t, nn.Parameter)}
+        self._global = [(name, t) for name, t in module.state_dict(keep_vars=True).items() if isinstance(t, Tensor)]
         self._metrics = [layer for layer in self._pristine.modules() if isinstance(layer, Metric | MetricCollection)]
         shared = [*self._tensors.values(), *self._metrics, *shared_callables(self._pristine)]
         self._shared = {id(item): item for item in shared}
@@ -47,8 +47,8 @@ class ClientModel:
                 if isinstance(tensor, Tensor):
                     tensor.copy_(state[name])
                     tensor.grad = None
-        for name, trainable in self._requires_grad.items():
-            self._tensors[name].requires_grad_(trainable)
+        for name, tensor in self._global:  # a callback of the server may unfreeze layers between rounds
+            self._tensors[name].requires_grad_(tensor.requires_grad)
         for metric in self._metrics:
             if isinstance(metric, Metric) and metric.update_called:
                 metric.reset()

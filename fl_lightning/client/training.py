@@ -19,9 +19,9 @@ from fl_lightning.client.model import ClientModel
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import preserved_generators, seed_for, seed_global_generators
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import StateDict
+from fl_lightning.core.state import StateDict, StateLayout, is_unchanged, snapshot
 from fl_lightning.core.store import ClientStore
-from fl_lightning.core.update import ClientUpdate
+from fl_lightning.core.update import ClientUpdate, state_bytes
 from fl_lightning.data import FederatedDataModule
 
 # Lightning's warnings about clients that users cannot act on. The last does not apply, because all ranks evaluate on
@@ -83,6 +83,8 @@ class LocalTraining:
         self._store = store or ClientStore()
         self._callbacks = [*self.callbacks, *algorithm_callbacks]
         self._model = ClientModel(module)
+        self.layout = StateLayout(module)
+        self._trainable = set(self.layout.parameters)
         self._device = module.device
         self._check_batch_norm()
         data.move_to(self._device)
@@ -124,7 +126,7 @@ class LocalTraining:
             callbacks: callbacks of the Trainer; each is copied.
         """
         model, _ = self._fit(client, round, start, self._template.copy(callbacks))
-        return _snapshot(model)
+        return snapshot(model)
 
     def personal_model(self, client: int) -> StateDict:
         """Return the entries in which a client's own model differs from the global one, from all of its callbacks."""
@@ -138,13 +140,16 @@ class LocalTraining:
     def _train(self, client: int, round: Round) -> ClientUpdate:
         trainer = self._template.copy()
         model, strategy = self._fit(client, round, round.start_of(client), trainer)
+        state = self._trained_state(model, round.start)
+        known = {id(value) for value in round.start.values()}
         update = ClientUpdate(
             client=client,
-            state=_snapshot(model),
+            state=state,
             num_samples=self._data.num_samples(client, round.number),
             class_counts=self._data.class_counts(client, round.number),
             num_steps=trainer.global_step,
             learning_rate=strategy.learning_rate,
+            num_bytes=state_bytes({name: value for name, value in state.items() if id(value) not in known}),
             metrics={} if strategy.mean_loss is None else {"loss": strategy.mean_loss},
         )
         for key, callback in _keyed(trainer.callbacks):  # type: ignore[attr-defined]
@@ -153,6 +158,19 @@ class LocalTraining:
                 update.memory[key] = _cloned(callback.memory)
         update.extras = _cloned(update.extras)
         return update
+
+    def _trained_state(self, model: LightningModule, start: StateDict) -> StateDict:
+        """Copy what the client sends: trainable parameters, and of all others those that differ from the global state.
+
+        The others need not be sent, so they are the tensors of ``start`` themselves.
+        """
+        state = {name: value for name, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
+        copies: dict[int, Tensor] = {}
+        for name, value in state.items():
+            if id(value) not in copies:
+                kept = name not in self._trainable and is_unchanged(value, start.get(name))
+                copies[id(value)] = start[name] if kept else value.detach().clone()
+        return {name: copies[id(value)] for name, value in state.items()}
 
     def _fit(
         self, client: int, round: Round, start: Mapping[str, Tensor], trainer: Trainer
@@ -220,10 +238,3 @@ def _check_flags(flags: dict[str, Any]) -> None:
 def _cloned(values: StateDict) -> StateDict:
     """Copy tensors, because they may be those of the client model, which the next client overwrites."""
     return {name: value.detach().clone() for name, value in values.items()}
-
-
-def _snapshot(model: LightningModule) -> StateDict:
-    """Copy a model's state; a tensor with two names is copied once."""
-    state = {name: value for name, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
-    copies = {id(value): value.detach().clone() for value in state.values()}
-    return {name: copies[id(value)] for name, value in state.items()}
