@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.client_module import without_compilation
 from fl_lightning._lightning.names import LightningModule, Trainer, rank_zero_info
 from fl_lightning._lightning.package import explain_mixed_copies
 from fl_lightning._lightning.server_trainer import evaluate_everywhere, leave_model_unwrapped
@@ -91,6 +92,7 @@ class FederatedServer(RoundRunner):
                 f"FederatedServer got a {type(pl_module).__name__}: wrap it,"
                 f" trainer.fit(FederatedModule({type(pl_module).__name__}(...)), ...)"
             )
+        without_compilation(pl_module)
         evaluate_everywhere(trainer)
         leave_model_unwrapped(trainer)
         trainer.log_every_n_steps = 1  # type: ignore[attr-defined]

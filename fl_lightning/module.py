@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.client_module import without_compilation
 from fl_lightning._lightning.delegation import delegate_hooks
 from fl_lightning._lightning.hparams import adopt_hyper_parameters
 from fl_lightning._lightning.names import Callback, LightningModule, Trainer, is_overridden
@@ -61,6 +62,7 @@ class FederatedModule(LightningModule):
 
     def __init__(self, module: LightningModule) -> None:
         super().__init__()
+        module = without_compilation(module)
         refuse_other_copy(module)
         name = type(module).__name__
         for method in ("training_step", "configure_optimizers"):
