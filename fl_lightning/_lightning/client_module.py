@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch._dynamo import OptimizedModule
 from torchmetrics import Metric
 
+from fl_lightning._lightning.copying import copy_module
 from fl_lightning._lightning.names import Callback, LightningModule, rank_zero_info, to_uncompiled
-from fl_lightning.core.copying import copy_module
 
 # These hooks already ran on the global model. A second `setup` could rebuild a layer, and `configure_callbacks` would
 # write one checkpoint per client.

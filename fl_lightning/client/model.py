@@ -8,8 +8,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics import Metric, MetricCollection
 
 from fl_lightning._lightning.client_module import client_copy, shared_callables, with_fast_attributes
+from fl_lightning._lightning.copying import copy_module
 from fl_lightning._lightning.names import LightningModule, rank_zero_info
-from fl_lightning.core.copying import copy_module
 from fl_lightning.core.errors import MisconfigurationError
 
 
