@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.client_module import without_compilation
 from fl_lightning._lightning.names import Callback, LightningModule, Trainer, rank_zero_info
 from fl_lightning._lightning.package import explain_mixed_copies
 from fl_lightning._lightning.server_trainer import (
@@ -37,8 +38,9 @@ from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.evaluations import Evaluations
 from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import StateDict, exact_dtype
+from fl_lightning.core.state import StateDict, exact_dtype, snapshot
 from fl_lightning.core.store import ClientStore
+from fl_lightning.core.traffic import Downloads
 from fl_lightning.core.update import ClientUpdate, state_bytes
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.module import FederatedModule, RoundRunner
@@ -92,6 +94,7 @@ class FederatedServer(RoundRunner):
         self._evaluations = Evaluations()
         self._bytes = {"up": 0, "down": 0}
         self._validated_round: int | None = None
+        self._downloads = Downloads()
         self._saved_run: dict[str, Any] | None = None
         self._current_run: dict[str, Any] = {}
 
@@ -114,6 +117,7 @@ class FederatedServer(RoundRunner):
                 f" trainer.fit(FederatedModule({type(pl_module).__name__}(...)), ...)"
             )
         refuse_tuners(trainer)
+        without_compilation(pl_module)
         evaluate_everywhere(trainer)
         leave_model_unwrapped(trainer)
         trainer.log_every_n_steps = 1  # type: ignore[attr-defined]
@@ -170,7 +174,7 @@ class FederatedServer(RoundRunner):
     def run_round(self, pl_module: FederatedModule, clients: list[int]) -> None:
         trainer = pl_module.trainer
         round = self._begin_round(pl_module)
-        down = state_bytes(round.start) + state_bytes(round.broadcast)
+        self._downloads.begin_round(round.start, round.broadcast, self.aggregator.layout.parameters)
         watchers = [callback for callback in trainer.callbacks if isinstance(callback, RoundCallback)]  # type: ignore[attr-defined]
         tally = _Tally(pl_module.device, bool(self.client.log_metrics))
         memories: list[tuple[int, dict[str, StateDict]]] = []
@@ -185,11 +189,12 @@ class FederatedServer(RoundRunner):
                 watcher.on_client_end(trainer, pl_module, round, update, weight)
             self.aggregator.receive(update, weight)
             memories.append((update.client, update.memory))
-            tally.add(update, weight, down)
+            tally.add(update, weight, self._downloads.size(update.client))
         self._remember(memories)
         self.aggregator.reduce()
         aggregate = self.aggregator.finish_round()
         self._install(pl_module, aggregate)
+        self._downloads.end_round(_data_of(trainer).cohort(round.number), round.start, aggregate.state)
         for watcher in watchers:
             watcher.on_round_end(trainer, pl_module, round, aggregate)
         gc.collect()  # Trainers are reference cycles
@@ -243,6 +248,7 @@ class FederatedServer(RoundRunner):
             "clients_state": self._clients_state,
             "evaluations": self._evaluations.state_dict(),
             "bytes": dict(self._bytes),
+            "downloads": self._downloads.state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -254,6 +260,7 @@ class FederatedServer(RoundRunner):
         self._clients_state = state_dict["clients_state"]
         self._evaluations.load_state_dict(state_dict.get("evaluations", {}))
         self._bytes = dict(state_dict["bytes"])
+        self._downloads.load_state_dict(state_dict["downloads"])
 
     def _begin_round(self, pl_module: FederatedModule) -> Round:
         trainer, module = pl_module.trainer, pl_module.module
@@ -264,7 +271,7 @@ class FederatedServer(RoundRunner):
             number=trainer.current_epoch,
             num_rounds=trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None,
             seed=_data_of(trainer).seed,
-            start={name: value.clone() for name, value in module.state_dict().items() if isinstance(value, Tensor)},
+            start=snapshot(module),
             personal=self.aggregator.personal_state,
             evaluations=self._evaluations,
         )

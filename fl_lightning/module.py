@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.client_module import without_compilation
 from fl_lightning._lightning.delegation import delegate_hooks
 from fl_lightning._lightning.hparams import adopt_hyper_parameters
 from fl_lightning._lightning.names import Callback, LightningModule, Trainer, is_overridden
@@ -68,6 +69,7 @@ class FederatedModule(LightningModule):
 
     def __init__(self, module: LightningModule) -> None:
         super().__init__()
+        module = without_compilation(module)
         refuse_other_copy(module)
         name = type(module).__name__
         for method in ("training_step", "configure_optimizers"):
@@ -168,22 +170,26 @@ class FederatedModule(LightningModule):
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def move_towards(self, target: Mapping[str, Tensor]) -> None:
-        """Take one step of the server's optimiser towards ``target``; copy everything except trainable parameters."""
+        """Take one step of the server's optimiser towards ``target``, and copy everything that it does not move.
+
+        A callback may freeze and unfreeze layers between rounds, so the optimiser's parameters need not be those that
+        are trainable now.
+        """
         names = {id(value): name for name, value in self.module.state_dict(keep_vars=True).items()}
-        parameters = self.trainable_parameters()
-        targets = [target[names[id(parameter)]] for parameter in parameters]
         optimizer = self.optimizers()
         assert isinstance(optimizer, Optimizer)
         wrapped = getattr(optimizer, "optimizer", optimizer)
+        parameters = [parameter for group in wrapped.param_groups for parameter in group["params"]]
+        targets = [target[names[id(parameter)]] for parameter in parameters]
         if isinstance(wrapped, ServerOptimizer):
             wrapped.aim_at(targets)
         else:
             for parameter, value in zip(parameters, targets, strict=True):
-                parameter.grad = parameter.detach() - value
+                parameter.grad = parameter.detach() - value if parameter.requires_grad else None
         optimizer.step()
         for parameter in parameters:
             parameter.grad = None
-        moved = {id(parameter) for parameter in parameters}
+        moved = {id(parameter) for parameter in parameters if parameter.requires_grad}
         with torch.no_grad():
             for name, value in self.module.state_dict(keep_vars=True).items():
                 if isinstance(value, Tensor) and id(value) not in moved:

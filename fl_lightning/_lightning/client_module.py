@@ -1,35 +1,59 @@
 """Copies of the user's module for clients."""
 
-import copy
 from functools import cache, partial
 from typing import Any
 
 from torch import Tensor, nn
+from torch._dynamo import OptimizedModule
 from torchmetrics import Metric
 
-from fl_lightning._lightning.names import Callback, LightningModule
+from fl_lightning._lightning.copying import copy_module
+from fl_lightning._lightning.names import Callback, LightningModule, rank_zero_info, to_uncompiled
 
 # These hooks already ran on the global model. A second `setup` could rebuild a layer, and `configure_callbacks` would
 # write one checkpoint per client.
 _RUN_ONCE = ("prepare_data", "setup", "configure_model", "configure_callbacks", "teardown")
 
 
-def client_copy(module: LightningModule) -> LightningModule:
+def client_copy(module: LightningModule, uncopied: list[str] | None = None) -> LightningModule:
     """Copy a module for a client, without its Trainer and without the hooks that have already run.
 
-    The copy's metrics are never synchronised over ranks.
+    The copy's metrics are never synchronised over ranks, and it is not compiled.
+
+    Args:
+        module: the module to copy.
+        uncopied: receives the names of the attributes that the copy shares because they cannot be copied.
     """
-    memo: dict[int, Any] = {id(value): value for value in shared_callables(module)}
+    shared: dict[int, Any] = {id(value): value for value in shared_callables(module)}
     if module._trainer is not None:
-        memo[id(module._trainer)] = None
-    client = copy.deepcopy(module, memo)
+        shared[id(module._trainer)] = None
+    client, names = copy_module(module, shared)
+    if uncopied is not None:
+        uncopied += names
     client._metric_attributes = None  # Lightning's record of which attribute holds which metric of the original
     for layer in client.modules():
         if isinstance(layer, Metric):
             layer.distributed_available_fn = _never
+        vars(layer).pop("_compiled_call_impl", None)  # by layer.compile(): it would call the original
     for name in _RUN_ONCE:  # to Lightning, these look as if they were not overridden
         setattr(client, name, getattr(LightningModule, name).__get__(client))
     return client
+
+
+def without_compilation(module: Any) -> Any:
+    """Return the module that ``torch.compile`` wraps, or the module itself if it is not compiled as a whole.
+
+    A compiled module runs the original's steps on the original's weights, so a copy for clients would train the global
+    model.
+    """
+    if not isinstance(module, OptimizedModule) and getattr(module, "_compiler_ctx", None) is None:
+        return module
+    original = to_uncompiled(module)
+    rank_zero_info(
+        f"{type(original).__name__} is compiled as a whole, but every client trains a copy of it, so it runs"
+        " uncompiled: to compile, wrap its network instead, self.net = torch.compile(self.net)"
+    )
+    return original
 
 
 def keep_metrics_local(callback: Callback) -> None:

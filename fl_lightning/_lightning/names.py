@@ -26,6 +26,7 @@ if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
     from lightning.pytorch.loggers.logger import DummyLogger
     from lightning.pytorch.profilers import PassThroughProfiler
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+    from lightning.pytorch.utilities.compile import to_uncompiled
     from lightning.pytorch.utilities.exceptions import SIGTERMException
     from lightning.pytorch.utilities.model_helpers import is_overridden
     from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only, rank_zero_warn
@@ -52,6 +53,7 @@ else:
     from pytorch_lightning.loggers.logger import DummyLogger
     from pytorch_lightning.profilers import PassThroughProfiler
     from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
+    from pytorch_lightning.utilities.compile import to_uncompiled
     from pytorch_lightning.utilities.exceptions import SIGTERMException
     from pytorch_lightning.utilities.model_helpers import is_overridden
     from pytorch_lightning.utilities.rank_zero import rank_zero_info, rank_zero_only, rank_zero_warn
@@ -87,4 +89,5 @@ __all__ = [
     "rank_zero_info",
     "rank_zero_only",
     "rank_zero_warn",
+    "to_uncompiled",
 ]

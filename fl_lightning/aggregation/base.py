@@ -19,11 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fl_lightning.aggregation.changed_entries import ChangedEntries
 from fl_lightning.client import ClientCallback, LocalTraining
 from fl_lightning.core.distributed import gather_objects, gather_rows, max_over_ranks, sum_over_ranks
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import FlatState, StateDict, StateLayout, exact_dtype
+from fl_lightning.core.state import FlatState, StateDict, StateLayout, exact_dtype, snapshot
 from fl_lightning.core.store import ClientMemory, ClientStore
 from fl_lightning.core.update import ClientUpdate
 
@@ -79,7 +80,8 @@ class Aggregator(ABC):
     Attributes:
         federation: the run that the aggregator is part of; None outside a Trainer.
         round: the current round.
-        layout: where each tensor of the model's state is in the flat vectors.
+        layout: where each tensor of the model's state is in the flat vectors. In a run it does not change, so that
+            vectors of different rounds fit; a parameter that is unfrozen later stays in ``layout.rest``.
         start_state: the global state that the clients of this round started from.
     """
 
@@ -88,6 +90,7 @@ class Aggregator(ABC):
     layout: StateLayout
     start_state: StateDict
     _start: FlatState | None = None
+    _changed: ChangedEntries
 
     @cached_property
     def memory(self) -> ClientMemory:
@@ -97,6 +100,7 @@ class Aggregator(ABC):
     def prepare(self, model: nn.Module, federation: Federation) -> None:
         """Called once, before the first round. Override it to reject what the algorithm does not support."""
         self.federation = federation
+        self.layout = StateLayout(model)
 
     def client_callbacks(self) -> list[ClientCallback]:
         """Return the client's half of the algorithm: callbacks that are added to every client's Trainer."""
@@ -113,9 +117,11 @@ class Aggregator(ABC):
     def begin_round(self, model: nn.Module, round: Round) -> None:
         """Called before any client trains. ``model`` holds the state that the clients start from, ``round.start``."""
         self.round = round
-        self.layout = StateLayout(model)
+        if self.federation is None:
+            self.layout = StateLayout(model)
         self.start_state = round.start
         self._start = None
+        self._changed = ChangedEntries(self.layout.rest, round.start, self.dtype)
 
     @abstractmethod
     def receive(self, update: ClientUpdate, weight: float) -> None:
@@ -154,15 +160,14 @@ class Aggregator(ABC):
         """
         if not updates:
             raise MisconfigurationError("aggregate() got no updates: a round needs at least one client")
-        start = {k: value.detach().clone() for k, value in model.state_dict().items() if isinstance(value, Tensor)}
-        self.begin_round(model, Round(round, None, self.seed, start))
+        self.begin_round(model, Round(round, None, self.seed, snapshot(model)))
         for update in updates:
             self.receive(update, weight_of(update, weighting))
         return self.finish_round()
 
     def result(self, flat: FlatState) -> StateDict:
-        """Return a state dict of the model with the values of ``flat``."""
-        return self.layout.unflatten(flat, like=self.start_state)
+        """Return a state dict of the model with the values of ``flat``, and what clients changed without gradients."""
+        return self.layout.unflatten(flat, like={**self.start_state, **self._changed.values()})
 
     @property
     def start(self) -> FlatState:
@@ -216,6 +221,7 @@ class StreamingAggregator(Aggregator):
         self._counters = _no_counters(zeros)
 
     def receive(self, update: ClientUpdate, weight: float) -> None:
+        self._changed.add(update.state, weight)
         self.accumulate(self.layout.flatten(update.state), update, weight)
 
     def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
@@ -229,6 +235,7 @@ class StreamingAggregator(Aggregator):
         for value in self.sums.values():
             sum_over_ranks(value)
         max_over_ranks(self._counters)
+        self._changed.reduce()
 
     @property
     def mean(self) -> FlatState:
@@ -259,6 +266,7 @@ class GatheredAggregator(Aggregator):
         self.received = []
 
     def receive(self, update: ClientUpdate, weight: float) -> None:
+        self._changed.add(update.state, weight)
         state = self.layout.flatten(update.state)
         self.received.append(Received(replace(update, state={}, memory={}), weight, state))
         self.received.sort(key=lambda item: item.update.client)
@@ -274,6 +282,7 @@ class GatheredAggregator(Aggregator):
             Received(update, weight, FlatState(*(rows[row] for rows in parts)))
             for row, (update, weight) in enumerate(meta)
         ]
+        self._changed.reduce()
         self.received.sort(key=lambda item: item.update.client)
 
     @property

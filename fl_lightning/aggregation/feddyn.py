@@ -18,7 +18,7 @@ from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import FlatState, StateDict, StateLayout
+from fl_lightning.core.state import FlatState, StateDict
 from fl_lightning.core.update import ClientUpdate
 
 
@@ -82,7 +82,7 @@ class DynamicRegulariser(ClientCallback):
 
     def on_client_start(self, module: LightningModule, optimizers: Sequence[Optimizer]) -> None:
         """Load g_k from the client's memory."""
-        self.layout = StateLayout(module)
+        self.layout = self.local_training.layout
         self.start = self.layout.flatten(self.round.start).parameters
         self.gradient = self.memory["gradient"].to(self.start) if self.memory else torch.zeros_like(self.start)
 
@@ -92,8 +92,11 @@ class DynamicRegulariser(ClientCallback):
 
     def on_gradients(self, gradients: StateDict, parameters: StateDict, own: StateDict) -> StateDict:
         """Add the regularisation's gradient."""
-        pulls = {name: parameters[name] - self.round.start[name] for name in gradients}
-        return {name: gradient.add(pulls[name], alpha=self.alpha) - own[name] for name, gradient in gradients.items()}
+        return {
+            name: gradient.add(parameters[name] - self.round.start[name], alpha=self.alpha) - own[name]
+            for name, gradient in gradients.items()
+            if name in own
+        }
 
     def on_upload(self, update: ClientUpdate) -> None:
         """Store the gradient at the point where the client stopped."""

@@ -27,7 +27,8 @@ class FedAvgLastFC(GatheredAggregator):
     Clients must report their class counts. If no client of the round holds a class, its unit is averaged with p_k.
 
     Args:
-        head: the name of the layer whose outputs are the classes; by default the model's last ``nn.Linear``.
+        head: the name of the layer whose outputs are the classes; by default the model's last trainable
+            ``nn.Linear``.
     """
 
     def __init__(self, head: str | None = None) -> None:
@@ -84,6 +85,7 @@ class FedAvgLastFC(GatheredAggregator):
 
     def _find_head(self, model: nn.Module) -> nn.Linear:
         linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+        linear = [layer for layer in linear if layer.weight.requires_grad] or linear  # not a frozen teacher's head
         if not linear:
             raise MisconfigurationError(
                 f"{type(model).__name__} has no nn.Linear, but {type(self).__name__} averages the last one by class:"
@@ -127,7 +129,8 @@ class FedNS(FedAvgLastFC):
     :class:`FedAvgLastFC`.
 
     Args:
-        head: the name of the layer whose outputs are the classes; by default the model's last ``nn.Linear``.
+        head: the name of the layer whose outputs are the classes; by default the model's last trainable
+            ``nn.Linear``.
     """
 
     def node_weights(self, clients: list[StateDict]) -> Iterator[tuple[list[str], Tensor]]:

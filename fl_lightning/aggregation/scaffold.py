@@ -19,7 +19,7 @@ from fl_lightning.client import ClientCallback
 from fl_lightning.client.effective_steps import EffectiveSteps, check_plain_sgd
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import FlatState, StateDict, StateLayout
+from fl_lightning.core.state import FlatState, StateDict
 from fl_lightning.core.update import ClientUpdate
 
 
@@ -86,7 +86,7 @@ class ControlVariates(ClientCallback):
                 " use automatic optimization, or another aggregator"
             )
         check_plain_sgd(optimizers, "Scaffold")
-        self.layout = StateLayout(module)
+        self.layout = self.local_training.layout
         control = self.round.broadcast["control"]
         self.own = self.memory["control"].to(control) if self.memory else torch.zeros_like(control)
         self.steps = EffectiveSteps()
@@ -97,7 +97,7 @@ class ControlVariates(ClientCallback):
 
     def on_gradients(self, gradients: StateDict, parameters: StateDict, own: StateDict) -> StateDict:
         """Correct the gradient."""
-        return {name: gradient + own[name] for name, gradient in gradients.items()}
+        return {name: gradient + own[name] for name, gradient in gradients.items() if name in own}
 
     def on_step(self, optimizer: Optimizer) -> None:
         """Count the step."""

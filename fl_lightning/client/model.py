@@ -1,6 +1,5 @@
 """The single client model that stays in memory and is reused for one client after another."""
 
-import copy
 from collections.abc import Mapping
 
 import torch
@@ -9,7 +8,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics import Metric, MetricCollection
 
 from fl_lightning._lightning.client_module import client_copy, shared_callables, with_fast_attributes
-from fl_lightning._lightning.names import LightningModule
+from fl_lightning._lightning.copying import copy_module
+from fl_lightning._lightning.names import LightningModule, rank_zero_info
 from fl_lightning.core.errors import MisconfigurationError
 
 
@@ -31,10 +31,13 @@ class ClientModel:
                     f"{name} of {type(module).__name__} is lazy and has no shape yet, so it cannot be sent to clients:"
                     " run one batch through the model in its __init__ or setup"
                 )
-        self._pristine = client_copy(module)
+        uncopied: list[str] = []
+        self._pristine = client_copy(module, uncopied)
+        if uncopied:
+            rank_zero_info(f"All clients share what cannot be copied of {type(module).__name__}: {', '.join(uncopied)}")
         self._pristine.train()
         self._tensors = self._pristine.state_dict(keep_vars=True)
-        self._requires_grad = {n: t.requires_grad for n, t in self._tensors.items() if isinstance(t, nn.Parameter)}
+        self._global = [(name, t) for name, t in module.state_dict(keep_vars=True).items() if isinstance(t, Tensor)]
         self._metrics = [layer for layer in self._pristine.modules() if isinstance(layer, Metric | MetricCollection)]
         shared = [*self._tensors.values(), *self._metrics, *shared_callables(self._pristine)]
         self._shared = {id(item): item for item in shared}
@@ -47,9 +50,10 @@ class ClientModel:
                 if isinstance(tensor, Tensor):
                     tensor.copy_(state[name])
                     tensor.grad = None
-        for name, trainable in self._requires_grad.items():
-            self._tensors[name].requires_grad_(trainable)
+        for name, tensor in self._global:  # a callback of the server may unfreeze layers between rounds
+            self._tensors[name].requires_grad_(tensor.requires_grad)
         for metric in self._metrics:
             if isinstance(metric, Metric) and metric.update_called:
                 metric.reset()
-        return with_fast_attributes(copy.deepcopy(self._pristine, memo=dict(self._shared)))
+        client, _ = copy_module(self._pristine, self._shared)
+        return with_fast_attributes(client)

@@ -11,9 +11,9 @@ from fl_lightning._lightning.names import Callback
 from fl_lightning.client.callback import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import StateDict
+from fl_lightning.core.state import StateDict, is_unchanged
 from fl_lightning.core.store import ClientStore
-from fl_lightning.core.update import ClientUpdate
+from fl_lightning.core.update import ClientUpdate, state_bytes
 from fl_lightning.data import FederatedDataModule
 
 if TYPE_CHECKING:
@@ -82,16 +82,20 @@ class Participants:
     ) -> ClientUpdate:
         """Return what a client sends, once its callbacks have added their share.
 
+        Frozen entries that the client did not change need not be sent, so they are the tensors of the round's start.
+
         Args:
             client: the client's number.
             round: the round that it trained in.
-            state: its state after training.
+            state: its state after training, whose tensors nobody else changes.
             callbacks: its callbacks.
             report: further fields of the update, such as ``num_steps``.
         """
+        kept = self.unchanged(state, round)
         update = ClientUpdate(
             client=client,
-            state=state,
+            state={**state, **kept},
+            num_bytes=state_bytes({name: value for name, value in state.items() if name not in kept}),
             num_samples=self.data.num_samples(client, round.number),
             class_counts=self.data.class_counts(client, round.number),
             **report,
@@ -102,6 +106,12 @@ class Participants:
                 update.memory[key] = _cloned(callback.memory)
         update.extras = _cloned(update.extras)
         return update
+
+    def unchanged(self, state: StateDict, round: Round) -> StateDict:
+        """Return the frozen entries of the round's start that are the same in a client's state."""
+        layout, start = self.local_training.layout, round.start
+        frozen = [name for name in state if layout.aliases.get(name, name) in layout.rest]
+        return {name: start[name] for name in frozen if name in start and is_unchanged(state[name], start[name])}
 
     def _check_batches(self) -> None:
         """Reject batches of a single sample, if there is BatchNorm."""

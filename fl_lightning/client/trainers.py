@@ -16,7 +16,7 @@ from fl_lightning.client.monitors import MonitorNotKnownError, ignore_monitors
 from fl_lightning.client.participants import Participants, keyed_callbacks
 from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import StateDict
+from fl_lightning.core.state import StateDict, snapshot
 from fl_lightning.core.update import ClientUpdate
 
 
@@ -77,7 +77,7 @@ class TrainerPerClient:
         self, client: int, round: Round, start: Mapping[str, Tensor], callbacks: Sequence[Callback]
     ) -> StateDict:
         """Train a second model of a client on the same batches, and return its state."""
-        return _snapshot(self._fit(client, round, start, self._template.copy(callbacks)))
+        return snapshot(self._fit(client, round, start, self._template.copy(callbacks)))
 
     def _train(self, client: int, round: Round) -> ClientUpdate:
         seed_global_generators(seed_for("client", round.seed, round.number, client))
@@ -89,13 +89,22 @@ class TrainerPerClient:
         return self._participants.update(
             client,
             round,
-            _snapshot(model),
+            self._copied_state(model, round),
             keyed_callbacks(trainer.callbacks),  # type: ignore[attr-defined]
             num_steps=num_steps,
             learning_rate=strategy.learning_rate,
             metrics={} if strategy.mean_loss is None else {"loss": strategy.mean_loss},
             logged=self._logged_by(trainer),
         )
+
+    def _copied_state(self, model: LightningModule, round: Round) -> StateDict:
+        """Copy a client's state, because the next client uses the same tensors. A frozen backbone is not copied."""
+        state = {name: value for name, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
+        copies = {id(state[name]): value for name, value in self._participants.unchanged(state, round).items()}
+        for value in state.values():
+            if id(value) not in copies:
+                copies[id(value)] = value.detach().clone()
+        return {name: copies[id(value)] for name, value in state.items()}
 
     def _train_on_trial(self, client: int, round: Round) -> None:
         """Train a client on one batch to find out which metrics it logs, without callbacks and without an update."""
@@ -157,10 +166,3 @@ class TrainerPerClient:
 def _strategy(trainer: Trainer) -> ClientStrategy:
     assert isinstance(trainer.strategy, ClientStrategy)
     return trainer.strategy
-
-
-def _snapshot(model: LightningModule) -> StateDict:
-    """Copy a model's state; a tensor with two names is copied once."""
-    state = {name: value for name, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
-    copies = {id(value): value.detach().clone() for value in state.values()}
-    return {name: copies[id(value)] for name, value in state.items()}

@@ -22,7 +22,7 @@ from fl_lightning.client.vectorized import CannotVectorizeError, VectorizedTrain
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import preserved_generators
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import StateDict
+from fl_lightning.core.state import StateDict, StateLayout
 from fl_lightning.core.store import ClientStore
 from fl_lightning.core.update import ClientUpdate
 from fl_lightning.data import FederatedDataModule
@@ -110,6 +110,8 @@ class LocalTraining:
             max_batches: stop every client after this many batches, for a trial run.
         """
         model = ClientModel(module)
+        #: the parts of the global model's state, as they were when the fit began
+        self.layout = StateLayout(module)
         self._callbacks = [*self.callbacks, *algorithm_callbacks]
         self._participants = Participants(
             self, data, self._callbacks, store or ClientStore(), module.device, model.has_batch_norm

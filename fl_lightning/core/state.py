@@ -5,7 +5,11 @@
 | parameters      | trainable tensors, including those of normalisation layers       | the algorithm decides  |
 | statistics      | floating-point buffers: BatchNorm's running means and variances  | the weighted mean      |
 | counters        | integer buffers: num_batches_tracked                             | the largest value      |
-| the rest        | frozen parameters, boolean buffers                               | the global value       |
+| the rest        | frozen parameters, boolean buffers                               | only if a client       |
+|                 |                                                                  | changed it, by type    |
+
+Flat vectors hold the first three parts. The rest is large (a frozen backbone) and seldom changes, so it is compared
+instead of summed: :mod:`fl_lightning.aggregation.changed_entries`.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +26,7 @@ StateDict = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class FlatState:
-    """The three parts of a state that clients change, each as one vector."""
+    """The three parts of a state that every client changes, each as one vector."""
 
     parameters: Tensor
     statistics: Tensor
@@ -46,6 +50,7 @@ class StateLayout:
         self.parameters: list[str] = []
         self.statistics: list[str] = []
         self.counters: list[str] = []
+        self.rest: list[str] = []
         #: further names of a tensor that has several (tied weights) -> the name under which it is kept
         self.aliases: dict[str, str] = {}
         first_name: dict[int, str] = {}
@@ -59,11 +64,12 @@ class StateLayout:
                         f"{name} is complex, which aggregation does not support: keep its real and imaginary parts"
                         " as two parameters (torch.view_as_real)"
                     )
-                if value.requires_grad:
-                    self.parameters.append(name)
+                (self.parameters if value.requires_grad else self.rest).append(name)
             elif value.is_floating_point():
                 self.statistics.append(name)
-            elif value.dtype != torch.bool and not value.is_complex():
+            elif value.dtype == torch.bool or value.is_complex():
+                self.rest.append(name)
+            else:
                 self.counters.append(name)
 
     @cached_property
@@ -115,6 +121,20 @@ class StateLayout:
         shapes = [self.shapes[name] for name in names]
         views = vector.split([shape.numel() for shape in shapes])
         return {name: view.view(shape) for name, view, shape in zip(names, views, shapes, strict=True)}
+
+
+def snapshot(model: nn.Module) -> StateDict:
+    """Copy a model's state; a tensor with two names is copied once."""
+    state = {name: value for name, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
+    copies = {id(value): value.detach().clone() for value in state.values()}
+    return {name: copies[id(value)] for name, value in state.items()}
+
+
+def is_unchanged(value: Tensor, start: Tensor | None) -> bool:
+    """Return whether an entry of a state is as it was at the start; None is an entry that did not exist."""
+    if value is start:
+        return True
+    return start is not None and value.dtype == start.dtype and torch.equal(value, start)
 
 
 def exact_dtype(device: torch.device) -> torch.dtype:

@@ -14,12 +14,14 @@ class ClientUpdate:
 
     Args:
         client: the client's number.
-        state: the client's ``state_dict``.
+        state: the client's ``state_dict``. An entry that the client did not train and did not change may be the tensor
+            of ``Round.start`` itself: replace entries instead of changing them in place.
         num_samples: how many samples it trained on.
         class_counts: how many of them belong to each class, for algorithms that weight classes.
         num_steps: how many optimiser steps it took.
         learning_rate: the learning rate of its last step.
-        num_bytes: the size of ``state`` on the wire; by default the size of its tensors.
+        num_bytes: the size of ``state`` on the wire; by default the size of its tensors. Local training counts
+            trainable parameters, and of the others only those that the client changed.
         extras: tensors that an algorithm sends along with the state.
         metrics: what the client measured, such as its mean training loss.
         logged: what the client's module logged and :class:`~fl_lightning.client.LocalTraining` was asked to report.

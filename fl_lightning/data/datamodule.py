@@ -92,6 +92,7 @@ class FederatedDataModule(LightningDataModule):
 
     def prepare_data(self) -> None:
         """Let the source download its data. Lightning calls this in one process only."""
+        self.source.trainer = self.trainer
         self.source.prepare_data()
 
     def setup(self, stage: str) -> None:

@@ -38,15 +38,8 @@ def test_agrees_with_numpy(aggregator, weighting, generator):
     updates = random_updates(model, 7, generator)
     state = aggregator.aggregate(model, updates, weighting=weighting).state
     expected = numpy_mean(updates, weighting)
-    for name in set(expected) - {"frozen", "flag"}:
+    for name in expected:
         np.testing.assert_allclose(state[name].numpy(), expected[name], rtol=1e-6, atol=1e-6, err_msg=name)
-
-
-def test_frozen_parameters_and_boolean_buffers_stay_global(generator):
-    model = ConvNet()
-    state = FedAvg().aggregate(model, random_updates(model, 3, generator)).state
-    assert torch.equal(state["frozen"], model.frozen)
-    assert torch.equal(state["flag"], model.flag)
 
 
 def test_the_model_is_not_changed(generator):
@@ -76,7 +69,6 @@ def test_a_single_client_is_served_bit_for_bit(aggregator, seed, samples):
     model = ConvNet()
     state = random_state(model, np.random.default_rng(seed))
     result = aggregator.aggregate(model, [ClientUpdate(3, state, samples)])
-    state |= {"frozen": model.frozen.detach(), "flag": model.flag}
     assert identical(result.state, state)
     assert result.served_state is result.state
 
@@ -103,5 +95,5 @@ def test_identical_clients_aggregate_to_that_client(seed, count):
     sizes = generator.integers(1, 1000, size=count)
     updates = [ClientUpdate(k, state, int(size)) for k, size in enumerate(sizes)]
     result = FedAvg().aggregate(model, updates).state
-    for name in set(state) - {"frozen", "flag"}:
+    for name in state:
         torch.testing.assert_close(result[name], state[name], rtol=1e-7, atol=0)

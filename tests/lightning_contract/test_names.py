@@ -13,9 +13,10 @@ from pytorch_lightning import Callback, LightningModule
 from pytorch_lightning.callbacks import ModelCheckpoint, ModelSummary, StochasticWeightAveraging
 from pytorch_lightning.core.mixins.hparams_mixin import _given_hyperparameters
 from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.utilities.compile import from_compiled
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
-from fl_lightning._lightning.client_module import client_copy
+from fl_lightning._lightning.client_module import client_copy, without_compilation
 from fl_lightning._lightning.delegation import Delegate
 from fl_lightning._lightning.server_trainer import evaluated_metrics
 from fl_lightning._lightning.trainer import TrainerTemplate
@@ -41,6 +42,15 @@ def test_the_name_of_the_current_hook_is_kept_by_the_module():
 
     quiet_trainer(fast_dev_run=True).fit(Watch(), datamodule=Blobs())
     assert names == ["training_step"], "delegation.Delegate and client_module set LightningModule._current_fx_name"
+
+
+def test_a_module_that_lightning_compiles_keeps_its_own_steps_under_this_name():
+    module = Net()
+    assert module._compiler_ctx is None
+    compiled = from_compiled(torch.compile(module, backend="eager"))
+    assert compiled._compiler_ctx is not None, "client_module.without_compilation reads LightningModule._compiler_ctx"
+    assert without_compilation(compiled).training_step == module.training_step
+    assert module._compiler_ctx is None
 
 
 def test_a_module_records_its_metric_attributes_under_this_name():

@@ -1,0 +1,97 @@
+"""Entries that training moves without gradients: frozen parameters and boolean buffers that a client changed.
+
+A mean teacher, BYOL's momentum encoder and a layer that a callback unfreezes are frozen parameters to the server, and
+so is a backbone that nobody touches. Comparing tells them apart: an entry that no client changed keeps the global value
+bit for bit and is never summed or exchanged between processes.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from fl_lightning.core.distributed import gather_objects, max_over_ranks, sum_over_ranks
+from fl_lightning.core.state import StateDict, is_unchanged
+
+
+class ChangedEntries:
+    """Combines the clients' values of the entries that at least one client of the round changed.
+
+    Floating-point entries become the weighted mean, boolean ones the value with more than half of the weight (the
+    global value in a tie), and integer ones the largest value. A client that left an entry alone takes part with the
+    global value.
+
+    Args:
+        names: the entries to watch.
+        start: the global state that the clients started from.
+        dtype: the type of the sums.
+    """
+
+    def __init__(self, names: Iterable[str], start: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+        self._names = list(names)
+        self._start = start
+        self._dtype = dtype
+        self._total = 0.0
+        #: by entry, the sum over the clients that changed it (the largest value of integers), and their weight
+        self._sums: StateDict = {}
+        self._weights: dict[str, float] = {}
+
+    def add(self, state: Mapping[str, Tensor], weight: float) -> None:
+        """Add one client. Entries that ``state`` lacks are unchanged."""
+        self._total += weight
+        for name in self._names:
+            value, start = state.get(name), self._start[name]
+            if value is None or is_unchanged(value, start):
+                continue
+            if name not in self._sums:
+                self._sums[name] = self._nothing(start)
+            self._weights[name] = self._weights.get(name, 0.0) + weight
+            if _is_integer(start):
+                self._sums[name] = torch.maximum(self._sums[name], value.detach())
+            else:
+                self._sums[name].add_(_as_real(value.detach()), alpha=weight)
+
+    def reduce(self) -> None:
+        """Combine what the ranks of a distributed run received; each may have seen other entries change."""
+        if not self._names:
+            return
+        for name in sorted(set(gather_objects(list(self._sums)))):
+            start = self._start[name]
+            own = self._sums[name] if name in self._sums else self._nothing(start)
+            self._sums[name] = max_over_ranks(own) if _is_integer(start) else sum_over_ranks(own)
+            self._weights[name] = self._sum(self._weights.get(name, 0.0))
+        self._total = self._sum(self._total)
+
+    def values(self) -> StateDict:
+        """Return the new value of each entry that a client changed."""
+        return {name: self._combined(name) for name in self._sums}
+
+    def _combined(self, name: str) -> Tensor:
+        start, received = self._start[name], self._sums[name]
+        others = self._total - self._weights[name]  # the weight of the clients that left the entry alone
+        if _is_integer(start):
+            return torch.maximum(received, start) if others else received
+        if others:  # without the condition, an infinite start would turn a weight of 0 into NaN
+            received = received + others * _as_real(start).to(received.dtype)
+        mean = received / self._total
+        if start.dtype == torch.bool:
+            return torch.where(mean == 0.5, start, mean > 0.5)
+        return (torch.view_as_complex(mean) if start.is_complex() else mean).to(start.dtype)
+
+    def _nothing(self, start: Tensor) -> Tensor:
+        """Return what no client at all adds up to."""
+        if _is_integer(start):
+            return torch.full_like(start, torch.iinfo(start.dtype).min)
+        return torch.zeros_like(_as_real(start), dtype=self._dtype)
+
+    def _sum(self, value: float) -> float:
+        device = self._start[self._names[0]].device
+        return sum_over_ranks(torch.tensor(value, dtype=self._dtype, device=device)).item()
+
+
+def _is_integer(value: Tensor) -> bool:
+    return not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
+
+
+def _as_real(value: Tensor) -> Tensor:
+    return torch.view_as_real(value) if value.is_complex() else value

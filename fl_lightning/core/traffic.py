@@ -1,0 +1,56 @@
+"""What a round sends: bytes from the server to its clients."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from fl_lightning.core.state import StateDict, is_unchanged
+from fl_lightning.core.update import state_bytes
+
+
+class Downloads:
+    """Counts what clients must be sent: the whole model the first time, later only what the run has changed.
+
+    A frozen backbone that no client ever changes is therefore sent to each client once.
+    """
+
+    def __init__(self) -> None:
+        self._holders: set[int] = set()
+        self._moved: set[str] = set()
+        self._trainable: set[str] = set()
+        self._first = self._again = 0
+
+    def begin_round(self, start: Mapping[str, Tensor], broadcast: Mapping[str, Tensor], trainable: list[str]) -> None:
+        """Start a round.
+
+        Args:
+            start: the global state that clients start from.
+            broadcast: tensors that the server sends along with it.
+            trainable: the names of the trainable parameters, which are always sent.
+        """
+        self._trainable = set(trainable)
+        names = self._trainable | self._moved
+        extra = state_bytes(broadcast)
+        self._first = state_bytes(start) + extra
+        self._again = state_bytes({name: start[name] for name in start if name in names}) + extra
+
+    def size(self, client: int) -> int:
+        """Return how many bytes a client receives in this round."""
+        return self._again if client in self._holders else self._first
+
+    def end_round(self, clients: Iterable[int], start: StateDict, new: StateDict) -> None:
+        """Note the clients that now hold a model, and the entries of the global state that changed."""
+        self._holders.update(clients)
+        known = self._trainable | self._moved
+        others = {name: value for name, value in new.items() if name not in known}
+        self._moved |= {name for name, value in others.items() if not is_unchanged(value, start.get(name))}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the checkpoint keeps."""
+        return {"holders": sorted(self._holders), "moved": sorted(self._moved)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        self._holders = set(state_dict["holders"])
+        self._moved = set(state_dict["moved"])
