@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.names import LightningModule, Trainer, rank_zero_info
-from fl_lightning._lightning.package import explain_mixed_copies
+from fl_lightning._lightning.package import explain_mixed_copies, refuse_other_copy
 from fl_lightning._lightning.server_trainer import evaluate_everywhere, leave_model_unwrapped
 from fl_lightning._lightning.tensorboard import mark_restart, tensorboard_loggers
 from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Federation, Weighting
@@ -79,6 +79,7 @@ class FederatedServer(RoundRunner):
         self._current_run: dict[str, Any] = {}
 
     def prepare_trainer(self, trainer: Trainer) -> None:
+        refuse_other_copy(*trainer.callbacks, *trainer.loggers)  # type: ignore[attr-defined]
         check_flags(trainer)
         add_round_callbacks(trainer)
 
