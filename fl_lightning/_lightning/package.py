@@ -23,9 +23,7 @@ def _choose() -> str:
         if copy not in _COPIES:
             raise MisconfigurationError(f"{VARIABLE}={named}: set it to pytorch_lightning or lightning")
         if importlib.util.find_spec(copy.partition(".")[0]) is None:
-            raise MisconfigurationError(
-                f"{VARIABLE}={named}, but {named} is not installed: unset it, or install {named}"
-            )
+            raise MisconfigurationError(f"{VARIABLE}={named}, but it is not installed: unset it, or install {named}")
         return copy
     imported = next((name for name in sys.modules if name in _COPIES), None)
     return imported or (_COPIES[0] if importlib.util.find_spec(_COPIES[0]) else _COPIES[1])

@@ -1,6 +1,6 @@
 """What the tests run with ``lightning``. It is imported first, as a user's script would."""
 
-import lightning as L
+import lightning as L  # noqa: N812
 
 # isort: split
 import sys

@@ -81,4 +81,4 @@ def test_a_copy_in_the_environment_variable_that_is_not_installed_is_refused(mon
     with pytest.raises(MisconfigurationError) as error:
         _choose()
     fix = "unset it, or install lightning"
-    assert str(error.value) == f"FL_LIGHTNING_PACKAGE=lightning, but lightning is not installed: {fix}"
+    assert str(error.value) == f"FL_LIGHTNING_PACKAGE=lightning, but it is not installed: {fix}"

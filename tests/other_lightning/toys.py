@@ -2,7 +2,7 @@
 
 import sys
 
-import lightning as L
+import lightning as L  # noqa: N812
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
