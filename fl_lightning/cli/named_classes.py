@@ -34,7 +34,8 @@ def named_modules(args: Sequence[str]) -> list[str]:
     The model's own class comes first, then its parts, then all others. Of several models, the last one comes first,
     because later options override earlier ones.
     """
-    named = sorted(list(_class_paths(args))[::-1], key=lambda item: _distance_to_model(item[0]))
+    last_first = list(_class_paths(args))[::-1]
+    named = sorted(last_first, key=lambda item: _distance_to_model(item[0]))
     modules = [class_path.rpartition(".")[0] for _, class_path in named]
     return list(dict.fromkeys(name for name in modules if name and name.partition(".")[0] != "fl_lightning"))
 

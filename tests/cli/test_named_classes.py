@@ -4,7 +4,6 @@ import pytest
 
 from fl_lightning.cli.named_classes import import_named_classes, named_modules
 
-
 #: 40 lists, each of which contains the one before twice
 DOUBLING = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 41))
 
