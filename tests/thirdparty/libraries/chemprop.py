@@ -19,6 +19,8 @@ def module() -> L.LightningModule:
 
 
 def loader() -> DataLoader:
-    molecules = [f"{'C' * (1 + number % 6)}{end}" for number, end in enumerate(["O", "N", "Cl", "(=O)O", "c1ccccc1"] * 8)]
+    molecules = [
+        f"{'C' * (1 + number % 6)}{end}" for number, end in enumerate(["O", "N", "Cl", "(=O)O", "c1ccccc1"] * 8)
+    ]
     points = [MoleculeDatapoint.from_smi(text, y=np.array([len(text) / 5])) for text in molecules]
     return build_dataloader(MoleculeDataset(points), batch_size=8, num_workers=0)

@@ -28,7 +28,12 @@ def _dataset() -> TimeSeriesDataSet:
 
 def module() -> L.LightningModule:
     return TemporalFusionTransformer.from_dataset(
-        _dataset(), hidden_size=8, attention_head_size=2, hidden_continuous_size=4, dropout=0.1, learning_rate=0.01
+        _dataset(),
+        hidden_size=8,
+        attention_head_size=2,
+        hidden_continuous_size=4,
+        dropout=0.1,
+        learning_rate=[0.01, 0.005],  # one per epoch
     )
 
 
