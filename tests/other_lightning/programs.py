@@ -129,3 +129,25 @@ def _error(action: Callable[[], object]) -> str:
     except MisconfigurationError as error:
         return str(error)
     return "no error"
+
+
+def modules_of_names() -> dict[str, str]:
+    """Return the module of every class and function that this package imports from Lightning."""
+    from fl_lightning._lightning import cli_names, names
+
+    found = {name: getattr(source, name) for source in (names, cli_names) for name in source.__all__}
+    return {name: getattr(item, "__module__", "") for name, item in found.items()}
+
+
+def imported_copies() -> list[str]:
+    return [name for name in ("lightning.pytorch", "pytorch_lightning", "lightning_fabric") if name in sys.modules]
+
+
+def loggers_of_messages() -> list[str]:
+    """Return the logger that Lightning's messages go to, before and after the other copy is imported."""
+    from lightning_utilities.core import rank_zero
+
+    before = rank_zero.log.name
+    import pytorch_lightning  # noqa: F401
+
+    return [before, rank_zero.log.name]

@@ -1,4 +1,4 @@
-"""A temporal fusion transformer, with the library's own LightningModule, data set, loader and learning-rate schedule."""
+"""A temporal fusion transformer, with the library's own LightningModule, data set, loader and learning rates."""
 
 import lightning as L  # noqa: N812
 import numpy as np
