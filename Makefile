@@ -6,7 +6,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Return freed memory to the system, so that two test processes fit into 3 GB.
 PYTEST := MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=1000000 $(BIN)/python -m pytest -n auto
 
-.PHONY: run test test-all lint docs format setup tree clean
+# Reuses the packages of .venv, so that torch is installed once.
+THIRDPARTY := .venv-thirdparty
+SITE_PACKAGES := -c "import sysconfig; print(sysconfig.get_path('purelib'))"
+
+.PHONY: run test test-all test-thirdparty lint docs format setup tree clean
 
 run: setup  ## compare FedAvg and FedNNNN on real handwritten digits: a table and a report
 	@$(BIN)/fl-lightning compare configs/demo_suite.yaml --jobs 2
@@ -16,6 +20,9 @@ test: lint  ## run what CI runs: documentation, linters, type checks and all tes
 
 test-all: lint  ## also run the slow tests
 	$(PYTEST) -m ""
+
+test-thirdparty: $(THIRDPARTY)/ready  ## federate models of six libraries, installed into an environment of its own
+	$(THIRDPARTY)/bin/python -m pytest --confcutdir tests/thirdparty tests/thirdparty
 
 lint: docs
 	$(BIN)/ruff check .
@@ -42,5 +49,13 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev,docs]'
 	@touch $@
 
+$(THIRDPARTY)/ready: .venv/ready tests/thirdparty/requirements.txt
+	@echo "Setting up $(THIRDPARTY): about 1 minute and 1 GB"
+	$(BIN)/python -m venv --clear $(THIRDPARTY)
+	@echo "import site; site.addsitedir('$$($(BIN)/python $(SITE_PACKAGES))')" \
+		> "$$($(THIRDPARTY)/bin/python $(SITE_PACKAGES))/main_environment.pth"
+	$(THIRDPARTY)/bin/python -m pip install --constraint constraints.txt --requirement tests/thirdparty/requirements.txt
+	@touch $@
+
 clean:
-	rm -rf .venv build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv $(THIRDPARTY) build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

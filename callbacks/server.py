@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from fl_lightning._lightning.client_module import without_compilation
 from fl_lightning._lightning.names import Callback, LightningModule, Trainer, rank_zero_info
-from fl_lightning._lightning.package import explain_mixed_copies
+from fl_lightning._lightning.package import explain_mixed_copies, refuse_other_copy
 from fl_lightning._lightning.server_trainer import (
     evaluate_everywhere,
     evaluated_metrics,
@@ -100,6 +100,7 @@ class FederatedServer(RoundRunner):
 
     def prepare_trainer(self, trainer: Trainer) -> None:
         refuse_tuners(trainer)
+        refuse_other_copy(*trainer.callbacks, *trainer.loggers)  # type: ignore[attr-defined]
         check_flags(trainer)
         add_round_callbacks(trainer)
         if self.optimizer is None:

@@ -8,6 +8,9 @@ import pytest
 
 from tests.runs import write_config
 
+# They need libraries that are not installed here; `make test-thirdparty` runs them.
+collect_ignore = ["thirdparty"]
+
 
 @pytest.fixture(autouse=True)
 def _reproducible(monkeypatch: pytest.MonkeyPatch):

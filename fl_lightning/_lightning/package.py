@@ -22,6 +22,8 @@ def _choose() -> str:
         copy = "lightning.pytorch" if named == "lightning" else named
         if copy not in _COPIES:
             raise MisconfigurationError(f"{VARIABLE}={named}: set it to pytorch_lightning or lightning")
+        if importlib.util.find_spec(copy.partition(".")[0]) is None:
+            raise MisconfigurationError(f"{VARIABLE}={named}, but it is not installed: unset it, or install {named}")
         return copy
     imported = next((name for name in sys.modules if name in _COPIES), None)
     return imported or (_COPIES[0] if importlib.util.find_spec(_COPIES[0]) else _COPIES[1])
@@ -32,15 +34,16 @@ PACKAGE = _choose()
 
 
 def refuse_other_copy(*objects: object) -> None:
-    """Reject objects whose class derives from the copy that is not in use.
+    """Reject classes, and objects of classes, that derive from the copy that is not in use.
 
     Lightning itself would say that a module is not a LightningModule, although it is one.
     """
     other = next(copy for copy in _COPIES if copy != PACKAGE)
     for item in objects:
-        if any(base.__module__.startswith(f"{other}.") for base in type(item).__mro__):
+        kind = item if isinstance(item, type) else type(item)
+        if any(base.__module__.startswith(f"{other}.") for base in kind.__mro__):
             raise MisconfigurationError(
-                f"{type(item).__name__} is made with {other}, but fl_lightning uses {PACKAGE}, a separate copy of the"
+                f"{kind.__name__} is made with {other}, but fl_lightning uses {PACKAGE}, a separate copy of the"
                 f" same classes: import {other} before fl_lightning, or set {VARIABLE}={other.partition('.')[0]}"
             )
 

@@ -11,8 +11,9 @@ import fl_lightning.models  # class names without a module resolve among importe
 from fl_lightning._lightning.cli import Command, CommandParser, ExtensibleCLI
 from fl_lightning._lightning.cli_names import ArgsType, LightningArgumentParser, LightningCLI
 from fl_lightning._lightning.names import LightningModule, TensorBoardLogger, Trainer, rank_zero_warn
+from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning.callbacks import FederatedServer, RunSummary
-from fl_lightning.cli.errors import shorten_parser_error
+from fl_lightning.cli.errors import named_classes, shorten_parser_error
 from fl_lightning.cli.partition import OUTPUT_HELP, PARTITION_HELP, check_partition_options, show_partition
 from fl_lightning.cli.save_config import SaveRunConfig
 from fl_lightning.client.training import LocalTraining
@@ -174,4 +175,5 @@ class _Parser(CommandParser):
     """A parser that reports a user's mistake in one line."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        refuse_other_copy(*named_classes(message))  # the parser would only say that it is not a subclass
         raise MisconfigurationError(shorten_parser_error(message)) from ex

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import re
+import sys
 
 
 def shorten_parser_error(message: str) -> str:
@@ -21,6 +22,13 @@ def shorten_parser_error(message: str) -> str:
     problem = re.sub(r"Expected a typing\.Literal\[(.+?)\]\. Got value: (.*)", r"\2 is not one of \1", problem)
     problem = re.sub(r"Expected a <class '(\w+)'>\. Got value: (.*)", r"\2 is not of type \1", problem)
     return f"{key}: {problem}"
+
+
+def named_classes(message: str) -> list[type]:
+    """Return the imported classes whose paths are in a message."""
+    paths = [path.rpartition(".") for path in re.findall(r"[\w.]+\.\w+", message)]
+    found = [getattr(sys.modules.get(module), name, None) for module, _, name in paths]
+    return [item for item in found if isinstance(item, type)]
 
 
 def _innermost_problem(message: str) -> tuple[str, str]:

@@ -27,6 +27,7 @@ def main(args: list[str] | None = None) -> None:
         sys.path.insert(0, os.getcwd())  # a console script would not find the user's own modules otherwise
     command, *arguments = (sys.argv[1:] if args is None else args) or [""]
     try:
+        import_named_classes(sys.argv[1:] if args is None else args)
         if command in STANDALONE_COMMANDS:
             importlib.import_module(f"fl_lightning.cli.{command}").main(arguments)
         else:
@@ -40,7 +41,6 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _run_federated_cli(args: list[str] | None) -> None:
-    import_named_classes(sys.argv[1:] if args is None else args)
     from fl_lightning._lightning.names import SIGTERMException
     from fl_lightning._lightning.quiet import silence_irrelevant_messages
     from fl_lightning.cli.app import FederatedCLI

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,49 +11,98 @@ import yaml
 
 
 def import_named_classes(args: Sequence[str]) -> None:
-    """Import the modules of the classes that the arguments name, the model's first.
+    """Import the modules of the classes that the arguments name until one of them imports a Lightning.
 
-    They import the Lightning that they are made with, and this package then uses the same one. A module that cannot be
-    imported is skipped, because the parser reports it later.
+    This package then uses the same one. A module that cannot be imported is skipped, because the parser reports it
+    later.
 
     Args:
         args: the command line, without the name of the program.
     """
-    named = sorted(_class_paths(list(args)), key=lambda item: not item[0].startswith("model"))
-    for _, class_path in named:
-        module = class_path.rpartition(".")[0]
-        if module and module.partition(".")[0] != "fl_lightning":
-            try:
-                importlib.import_module(module)
-            except Exception:
-                continue
+    for module in named_modules(args):
+        if "pytorch_lightning" in sys.modules or "lightning" in sys.modules:
+            return
+        try:
+            importlib.import_module(module)
+        except Exception:
+            continue
 
 
-def _class_paths(args: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield the keys and class paths in the config files and options."""
-    for position, argument in enumerate(args):
-        name, _, value = argument.partition("=")
-        value = value or next(iter(args[position + 1 :]), "")
-        if name in ("--config", "-c"):
-            yield from _in_config(_load(Path(value)), "", set())
-        elif name.startswith("--") and re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", value):
-            yield name.lstrip("-"), value
+def named_modules(args: Sequence[str]) -> list[str]:
+    """Return the modules of the classes in the options and in the files that they name, in the order of importance.
+
+    The model's own class comes first, then its parts, then all others. Of several models, the last one comes first,
+    because later options override earlier ones.
+    """
+    last_first = list(_class_paths(args))[::-1]
+    named = sorted(last_first, key=lambda item: _distance_to_model(item[0]))
+    modules = [class_path.rpartition(".")[0] for _, class_path in named]
+    return list(dict.fromkeys(name for name in modules if name and name.partition(".")[0] != "fl_lightning"))
 
 
-def _load(file: Path) -> Any:
-    try:
-        return yaml.safe_load(file.read_text())
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        return None  # the parser reports it
+def _distance_to_model(key: str) -> int:
+    parts = key.removesuffix(".class_path").split(".")
+    return len(parts) - parts.index("model") if "model" in parts else sys.maxsize
 
 
-def _in_config(node: Any, key: str, seen: set[int]) -> Iterator[tuple[str, str]]:
-    """Yield what a config names. Aliases are visited once, because a file may nest them without end."""
-    if not isinstance(node, dict | list) or id(node) in seen:
-        return
-    seen.add(id(node))
-    for name, value in node.items() if isinstance(node, dict) else enumerate(node):
-        if name == "class_path" and isinstance(value, str):
-            yield key, value
+def _class_paths(args: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield keys and class paths. An argument without a dash belongs to the option before it."""
+    reader = _Reader()
+    option = ""
+    for argument in args:
+        value = argument
+        if argument.startswith("-"):
+            option, _, value = argument.lstrip("-").partition("=")
+        if option in ("config", "c") and not value.lstrip().startswith("{"):
+            yield from reader.in_file(Path(value), option)
         else:
-            yield from _in_config(value, f"{key}.{name}".lstrip("."), seen)
+            yield from reader.in_value(_parse(value), option, Path(), set())
+
+
+class _Reader:
+    """Finds class paths. It reads every file once, because files may name each other."""
+
+    def __init__(self) -> None:
+        self._files: set[Path] = set()
+
+    def in_file(self, file: Path, key: str) -> Iterator[tuple[str, str]]:
+        """Yield the keys and class paths in a config or a suite."""
+        file = file.expanduser()
+        if file in self._files or not file.is_file():
+            return
+        self._files.add(file)
+        try:
+            content = _parse(file.read_text())
+        except (OSError, ValueError):
+            return  # the parser reports it
+        yield from self.in_value(content, key, file.parent, set())
+
+    def in_value(self, value: Any, key: str, folder: Path, seen: set[int]) -> Iterator[tuple[str, str]]:
+        """Yield the keys and class paths in a value.
+
+        Args:
+            value: a part of a config.
+            key: its key.
+            folder: files in the value are relative to it.
+            seen: parts that are skipped, because aliases may nest them without end.
+        """
+        if isinstance(value, dict | list) and id(value) not in seen:
+            seen.add(id(value))
+            for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+                yield from self.in_value(item, f"{key}.{name}", folder, seen)
+        elif isinstance(value, str) and value.endswith((".yaml", ".yml", ".json")):
+            yield from self.in_file(folder / value, key)
+        elif isinstance(value, str) and (key.endswith(".class_path") or _looks_like_class(value)):
+            yield key, value
+
+
+def _looks_like_class(value: str) -> bool:
+    """Return whether a string is a dotted path to a capitalised name, and not for example a file, ``figure.png``."""
+    return re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*\.[A-Z]\w*", value) is not None
+
+
+def _parse(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except (ValueError, RecursionError, yaml.YAMLError):
+        return text
