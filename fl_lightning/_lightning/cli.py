@@ -94,6 +94,15 @@ class ExtensibleCLI(LightningCLI):
         """The configuration of the requested command. It can be changed until the classes are instantiated."""
         return self.config[str(self.subcommand)]
 
+    def dump(self, skip_default: bool = False) -> dict[str, Any]:
+        """Return the configuration in the form of a run's ``config.yaml``.
+
+        Args:
+            skip_default: whether to leave out settings that equal their defaults.
+        """
+        text = self.command_parser.dump(self.command_config, skip_none=False, skip_default=skip_default)
+        return yaml.safe_load(text)
+
     def instantiate_section(self, section: str) -> Any:
         """Instantiate one section of the configuration, and nothing else."""
         config = Namespace({section: self.command_config[section]})
@@ -132,15 +141,6 @@ class ParseOnly(ExtensibleCLI):
 
         ParsedCommand(args=["fit", "--config", "demo.yaml"]).dump()
     """
-
-    def dump(self, skip_default: bool = False) -> dict[str, Any]:
-        """Return the configuration in the form of a run's ``config.yaml``.
-
-        Args:
-            skip_default: whether to leave out settings that equal their defaults.
-        """
-        text = self.command_parser.dump(self.command_config, skip_none=False, skip_default=skip_default)
-        return yaml.safe_load(text)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the arguments, without LightningCLI's warning that the process also has a command line."""

@@ -1,7 +1,6 @@
 """The commands that take the configuration of a federation: ``fl-lightning fit | validate | test | partition``."""
 
 import shutil
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,6 +11,7 @@ from fl_lightning._lightning.cli import Command, CommandParser, ExtensibleCLI
 from fl_lightning._lightning.cli_names import ArgsType, LightningArgumentParser, LightningCLI
 from fl_lightning._lightning.names import LightningModule, TensorBoardLogger, Trainer, rank_zero_warn
 from fl_lightning.callbacks import FederatedServer, RunSummary
+from fl_lightning.cli.checkpoints import check_checkpoint, find_last_checkpoint, last_checkpoint_of
 from fl_lightning.cli.errors import shorten_parser_error
 from fl_lightning.cli.partition import OUTPUT_HELP, PARTITION_HELP, check_partition_options, show_partition
 from fl_lightning.cli.save_config import SaveRunConfig
@@ -19,6 +19,7 @@ from fl_lightning.client.training import LocalTraining
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.run_folder import RunFolder
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.experiments.settings import flatten
 from fl_lightning.module import FederatedModule
 
 #: the folder for all runs, unless trainer.default_root_dir names another
@@ -146,28 +147,15 @@ class FederatedCLI(ExtensibleCLI):
 
     def _find_checkpoint(self, ckpt_path: str | None) -> str | None:
         """Check ``--ckpt_path``, and turn ``last`` into a file."""
-        if ckpt_path is None or "://" in ckpt_path or ckpt_path == "hpc":
-            return ckpt_path
         if ckpt_path == "last":
-            return str(self._last_checkpoint())
-        if not Path(ckpt_path).is_file():
-            raise MisconfigurationError(f"ckpt_path={ckpt_path}: there is no such file")
-        if not zipfile.is_zipfile(ckpt_path):
-            raise MisconfigurationError(f"ckpt_path={ckpt_path} is not a checkpoint, or it is truncated: replace it")
+            given = [RunFolder(file.parent) for file in self._config_files if RunFolder(file.parent).is_run]
+            if given:
+                return str(last_checkpoint_of(given[-1]))
+            set_keys = flatten(self.dump(skip_default=True))
+            return str(find_last_checkpoint(self._root / self._run_name, self.dump(), set_keys))
+        if ckpt_path is not None:
+            check_checkpoint(ckpt_path)
         return ckpt_path
-
-    def _last_checkpoint(self) -> Path:
-        """Return the last checkpoint of the run whose config is given, or else of the newest run with this name."""
-        folder = self._root / self._run_name
-        given = [RunFolder(file.parent) for file in self._config_files if RunFolder(file.parent).is_run]
-        runs = given or [RunFolder(run) for run in sorted(folder.glob("*"), key=lambda run: run.stat().st_mtime)]
-        checkpoints = [run.checkpoint for run in runs if run.checkpoint.is_file()]
-        if not checkpoints:
-            raise MisconfigurationError(
-                f"ckpt_path=last, but {given[-1] if given else folder} has no checkpoint:"
-                " leave out --ckpt_path to start a new run"
-            )
-        return checkpoints[-1]
 
 
 class _Parser(CommandParser):

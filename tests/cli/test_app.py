@@ -96,10 +96,9 @@ def test_a_run_without_logger_and_checkpoints_leaves_nothing_behind(run, tmp_pat
 
 def test_a_run_that_is_resumed_with_other_settings_saves_them(run, tmp_path):
     run("fit", "--config", "run.yaml")
-    _, out, _ = run(
-        "fit", "--config", "run.yaml", "--ckpt_path", "last", "--trainer.max_epochs", 3, "--client.epochs", 5
-    )
     folder = tmp_path / "runs/run/version_0"
+    changes = ["--trainer.max_epochs", 3, "--client.epochs", 5]
+    _, out, _ = run("fit", "--config", "run.yaml", "--ckpt_path", folder / "checkpoints/last.ckpt", *changes)
     assert "see config_from_round_3.yaml" in out
     assert yaml.safe_load((folder / "config_from_round_3.yaml").read_text())["client"]["epochs"] == 5
     assert yaml.safe_load((folder / "config.yaml").read_text())["client"]["epochs"] == 2
