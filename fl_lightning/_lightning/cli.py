@@ -100,8 +100,11 @@ class ExtensibleCLI(LightningCLI):
         Args:
             skip_default: whether to leave out settings that equal their defaults.
         """
-        text = self.command_parser.dump(self.command_config, skip_none=False, skip_default=skip_default)
-        return yaml.safe_load(text)
+        return yaml.safe_load(self.dump_text(skip_default))
+
+    def dump_text(self, skip_default: bool = False) -> str:
+        """Return the configuration as the text of a run's ``config.yaml``."""
+        return self.command_parser.dump(self.command_config, skip_none=False, skip_default=skip_default)
 
     def instantiate_section(self, section: str) -> Any:
         """Instantiate one section of the configuration, and nothing else."""

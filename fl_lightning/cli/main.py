@@ -1,7 +1,6 @@
 """The entry point of ``fl-lightning``: choose the command, print mistakes in one line, set the exit code."""
 
 import importlib
-import os
 import sys
 
 from fl_lightning.cli.errors import shorten_parser_error
@@ -23,8 +22,6 @@ def main(args: list[str] | None = None) -> None:
     Args:
         args: the arguments; by default those of the process.
     """
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a console script would not find the user's own modules otherwise
     command, *arguments = (sys.argv[1:] if args is None else args) or [""]
     try:
         if command in STANDALONE_COMMANDS:

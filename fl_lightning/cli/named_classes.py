@@ -1,7 +1,9 @@
 """The user's classes that a command line names, imported before the package decides which Lightning to use."""
 
 import importlib
+import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,14 @@ import yaml
 def import_named_classes(args: Sequence[str]) -> None:
     """Import the modules of the classes that the arguments name, the model's first.
 
-    They import the Lightning that they are made with, and this package then uses the same one. A module that cannot be
-    imported is skipped, because the parser reports it later.
+    They import the Lightning that they are made with, and this package then uses the same one. Modules in the current
+    folder are found. A module that cannot be imported is skipped, because the parser reports it later.
 
     Args:
         args: the command line, without the name of the program.
     """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a console script does not have it there
     named = sorted(_class_paths(list(args)), key=lambda item: not item[0].startswith("model"))
     for _, class_path in named:
         module = class_path.rpartition(".")[0]
