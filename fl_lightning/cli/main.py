@@ -3,15 +3,11 @@
 import importlib
 import sys
 
+from fl_lightning import __version__
+from fl_lightning.cli.commands import COMMANDS, STANDALONE_COMMANDS
 from fl_lightning.cli.errors import shorten_parser_error
 from fl_lightning.cli.named_classes import import_named_classes
 from fl_lightning.core.errors import MisconfigurationError
-
-#: commands that do not need LightningCLI: each runs the function ``main`` of the module with its name
-STANDALONE_COMMANDS = {
-    "compare": "Run a suite of configurations over several seeds and print a table of their results.",
-    "report": "Write a page of figures and tables about runs.",
-}
 
 
 def main(args: list[str] | None = None) -> None:
@@ -22,18 +18,37 @@ def main(args: list[str] | None = None) -> None:
     Args:
         args: the arguments; by default those of the process.
     """
-    command, *arguments = (sys.argv[1:] if args is None else args) or [""]
+    command, *arguments = (sys.argv[1:] if args is None else args) or ["--help"]
     try:
-        if command in STANDALONE_COMMANDS:
+        if command in ("-h", "--help"):
+            print(_help())
+        elif command == "--version":
+            print(f"fl-lightning {__version__}")
+        elif command in STANDALONE_COMMANDS:
             importlib.import_module(f"fl_lightning.cli.{command}").main(arguments)
-        else:
+        elif command in COMMANDS or command.startswith("-"):
             _run_federated_cli(args)
+        else:
+            raise MisconfigurationError(f"{command} is not a command: use {', '.join(COMMANDS)}")
     except Exception as error:
         mistake = _find_mistake(error)
         if mistake is None:
             raise
         print(f"error: {shorten_parser_error(str(mistake))}", file=sys.stderr)
         sys.exit(2)
+
+
+def _help() -> str:
+    commands = "\n".join(f"  {name:<11}{description}" for name, description in COMMANDS.items())
+    return f"""\
+usage: fl-lightning COMMAND [options]
+
+Federated learning on PyTorch Lightning.
+
+commands:
+{commands}
+
+fl-lightning COMMAND --help shows the options of a command, fl-lightning --version the version."""
 
 
 def _run_federated_cli(args: list[str] | None) -> None:
@@ -44,7 +59,7 @@ def _run_federated_cli(args: list[str] | None) -> None:
 
     silence_irrelevant_messages()
     try:
-        FederatedCLI(args, STANDALONE_COMMANDS)
+        FederatedCLI(args)
     except SIGTERMException:
         _explain_resume("Terminated")
         sys.exit(143)
