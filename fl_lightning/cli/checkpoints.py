@@ -77,4 +77,4 @@ def _is_trainer(difference: Difference) -> bool:
 
 
 def _no_checkpoint(folder: Path) -> str:
-    return f"ckpt_path=last, but {folder} has no checkpoint: leave out --ckpt_path to start a new run"
+    return f"ckpt_path=last, but {folder} has no checkpoint: run fit without --ckpt_path first"

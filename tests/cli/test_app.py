@@ -166,7 +166,7 @@ def test_any_torch_optimiser_can_be_the_server_optimiser(run):
         (["--ckpt_path", "run.yaml"], "ckpt_path=run.yaml is not a checkpoint"),
         (["--ckpt_path", "best"], "ckpt_path=best: there is no such file"),
         (["--data.seed", -1], "seed=-1"),
-        (["--ckpt_path", "last"], "runs/run has no checkpoint: leave out --ckpt_path"),
+        (["--ckpt_path", "last"], "runs/run has no checkpoint: run fit without --ckpt_path first"),
         (["--trainer.gradient_clip_val", 1], "set client.gradient_clip_val instead"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
     ],
