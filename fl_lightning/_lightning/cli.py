@@ -21,12 +21,11 @@ class Command:
 
     Args:
         description: one line for the help.
-        configured_like: the Trainer's command whose configuration it accepts, for example ``"fit"``. None for a command
-            that is only listed in the help, because it runs elsewhere.
+        configured_like: the Trainer's command whose configuration it accepts, for example ``"fit"``.
     """
 
     description: str
-    configured_like: str | None = None
+    configured_like: str
 
 
 class CommandParser(LightningArgumentParser):
@@ -68,7 +67,7 @@ class ExtensibleCLI(LightningCLI):
         return {}
 
     def add_arguments_to_command(self, command: str, parser: LightningArgumentParser) -> None:
-        """Add the options that only one of the :meth:`commands` has."""
+        """Add the options that only one command has."""
 
     def setup_parser(
         self, add_subcommands: bool, main_kwargs: dict[str, Any], subparser_kwargs: dict[str, Any]
@@ -76,11 +75,7 @@ class ExtensibleCLI(LightningCLI):
         """Set up the parser, first with the Trainer's commands, then with the others."""
         super().setup_parser(add_subcommands, main_kwargs, subparser_kwargs)
         for name, command in self.commands().items() if add_subcommands else ():
-            if command.configured_like is None:
-                parser = self.init_parser(description=command.description)
-            else:
-                parser = self._prepare_subcommand_parser(self.trainer_class, name, description=command.description)
-                self.add_arguments_to_command(name, parser)
+            parser = self._prepare_subcommand_parser(self.trainer_class, name, description=command.description)
             assert isinstance(self.parser, CommandParser)
             self.parser.add_command(name, parser)
 
@@ -94,6 +89,18 @@ class ExtensibleCLI(LightningCLI):
         """The configuration of the requested command. It can be changed until the classes are instantiated."""
         return self.config[str(self.subcommand)]
 
+    def dump(self, skip_default: bool = False) -> dict[str, Any]:
+        """Return the configuration in the form of a run's ``config.yaml``.
+
+        Args:
+            skip_default: whether to leave out settings that equal their defaults.
+        """
+        return yaml.safe_load(self.dump_text(skip_default))
+
+    def dump_text(self, skip_default: bool = False) -> str:
+        """Return the configuration as the text of a run's ``config.yaml``."""
+        return self.command_parser.dump(self.command_config, skip_none=False, skip_default=skip_default)
+
     def instantiate_section(self, section: str) -> Any:
         """Instantiate one section of the configuration, and nothing else."""
         config = Namespace({section: self.command_config[section]})
@@ -105,8 +112,8 @@ class ExtensibleCLI(LightningCLI):
             parser = self.init_parser(**kwargs)
         else:
             configured_like = commands[subcommand].configured_like if subcommand in commands else subcommand
-            assert configured_like is not None
             parser = super()._prepare_subcommand_parser(klass, configured_like, **kwargs)
+            self.add_arguments_to_command(subcommand, parser)
         self._command_parsers[subcommand] = parser
         return parser
 
@@ -132,15 +139,6 @@ class ParseOnly(ExtensibleCLI):
 
         ParsedCommand(args=["fit", "--config", "demo.yaml"]).dump()
     """
-
-    def dump(self, skip_default: bool = False) -> dict[str, Any]:
-        """Return the configuration in the form of a run's ``config.yaml``.
-
-        Args:
-            skip_default: whether to leave out settings that equal their defaults.
-        """
-        text = self.command_parser.dump(self.command_config, skip_none=False, skip_default=skip_default)
-        return yaml.safe_load(text)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the arguments, without LightningCLI's warning that the process also has a command line."""

@@ -4,8 +4,10 @@ The choice is made once per process, when the first class of this package is imp
 variable names, or else the one that the program has imported first, or else ``pytorch_lightning`` if it is installed.
 """
 
+import importlib
 import importlib.util
 import os
+import re
 import sys
 
 from fl_lightning.core.errors import MisconfigurationError
@@ -38,22 +40,46 @@ def refuse_other_copy(*objects: object) -> None:
 
     Lightning itself would say that a module is not a LightningModule, although it is one.
     """
-    other = next(copy for copy in _COPIES if copy != PACKAGE)
+    other = _other_copy()
     for item in objects:
         kind = item if isinstance(item, type) else type(item)
-        if any(base.__module__.startswith(f"{other}.") for base in kind.__mro__):
+        if _is_of(other, kind):
             raise MisconfigurationError(
                 f"{kind.__name__} is made with {other}, but fl_lightning uses {PACKAGE}, a separate copy of the"
                 f" same classes: import {other} before fl_lightning, or set {VARIABLE}={other.partition('.')[0]}"
             )
 
 
+def explain_other_copy(class_path: str) -> str | None:
+    """Return what is wrong with a class from the copy that is not in use, and what to write instead, otherwise None."""
+    other = _other_copy()
+    module, _, name = class_path.rpartition(".")
+    try:
+        named = getattr(importlib.import_module(module), name)
+    except Exception:
+        return None  # the parser has reported it
+    if not isinstance(named, type) or not _is_of(other, named):
+        return None
+    renamed = re.sub(r"^(pytorch_lightning|lightning\.pytorch|lightning)\.", f"{PACKAGE}.", class_path)
+    fix = f"write {renamed}" if renamed != class_path else f"let {module} import {PACKAGE} instead of {other}"
+    return f"{class_path} is made with {other}, but this run uses {PACKAGE}, a separate copy of the same classes: {fix}"
+
+
 def explain_mixed_copies() -> str | None:
     """Return a line about which copy is in use if the program has imported both, otherwise None."""
     if not all(copy in sys.modules for copy in _COPIES):
         return None
-    other = next(copy for copy in _COPIES if copy != PACKAGE)
+    other = _other_copy()
     return (
         f"This program imports both {PACKAGE} and {other}. fl_lightning uses {PACKAGE}: use its Trainer,"
         f" or set {VARIABLE}={other.partition('.')[0]}"
     )
+
+
+def _other_copy() -> str:
+    return next(copy for copy in _COPIES if copy != PACKAGE)
+
+
+def _is_of(copy: str, named: type) -> bool:
+    """Return whether a class derives from one of the copy's classes."""
+    return any(base.__module__.startswith(f"{copy}.") for base in named.__mro__)

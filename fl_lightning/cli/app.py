@@ -1,25 +1,27 @@
-"""The commands that take the configuration of a federation: ``fl-lightning fit | validate | test | partition``."""
+"""The commands that take the configuration of a federation: all but ``compare`` and ``report``."""
 
 import shutil
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-import fl_lightning.aggregation
-import fl_lightning.models  # class names without a module resolve among imported classes
+import fl_lightning.aggregation  # class names without a module resolve among imported classes
+import fl_lightning.models  # noqa: F401
 from fl_lightning._lightning.cli import Command, CommandParser, ExtensibleCLI
 from fl_lightning._lightning.cli_names import ArgsType, LightningArgumentParser, LightningCLI
 from fl_lightning._lightning.names import LightningModule, TensorBoardLogger, Trainer, rank_zero_warn
-from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning.callbacks import FederatedServer, RunSummary
-from fl_lightning.cli.errors import named_classes, shorten_parser_error
-from fl_lightning.cli.partition import OUTPUT_HELP, PARTITION_HELP, check_partition_options, show_partition
+from fl_lightning.cli import partition, predict
+from fl_lightning.cli.checkpoints import check_checkpoint, find_last_checkpoint, last_checkpoint_of
+from fl_lightning.cli.commands import COMMANDS
+from fl_lightning.cli.errors import shorten_parser_error
+from fl_lightning.cli.help import ShortHelpFormatter, use_short_help
 from fl_lightning.cli.save_config import SaveRunConfig
 from fl_lightning.client.training import LocalTraining
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.run_folder import RunFolder
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.experiments.settings import flatten
 from fl_lightning.module import FederatedModule
 
 #: the folder for all runs, unless trainer.default_root_dir names another
@@ -33,11 +35,9 @@ class FederatedCLI(ExtensibleCLI):
 
     Args:
         args: the command line; by default that of the process.
-        other_commands: names and descriptions of commands that are listed in the help but run elsewhere.
     """
 
-    def __init__(self, args: ArgsType = None, other_commands: Mapping[str, str] | None = None) -> None:
-        self._other_commands = {name: Command(text) for name, text in (other_commands or {}).items()}
+    def __init__(self, args: ArgsType = None) -> None:
         self._folder: Path | None = None
         self._trainer_arguments: dict[str, Any] = {}
         super().__init__(
@@ -48,46 +48,56 @@ class FederatedCLI(ExtensibleCLI):
             auto_configure_optimizers=False,
             save_config_callback=SaveRunConfig,
             seed_everything_default=0,
-            trainer_defaults={"enable_model_summary": False, "callbacks": [RunSummary()]},
+            trainer_defaults={"callbacks": [RunSummary()]},
             parser_class=_Parser,
             parser_kwargs={
                 "prog": "fl-lightning",
-                "description": "Federated learning on PyTorch Lightning.",
-                "version": fl_lightning.__version__,
+                "formatter_class": ShortHelpFormatter,
+                **{name: {"description": COMMANDS[name]} for name in self.subcommands()},
             },
         )
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Return the Trainer's commands that make sense for a federation."""
+        """Return the Trainer's commands, and which of their arguments are not options."""
         commands = LightningCLI.subcommands()
-        return {name: commands[name] for name in ("fit", "validate", "test")}
+        return commands | {"predict": commands["predict"] | {"return_predictions"}}
 
     def commands(self) -> Mapping[str, Command]:
         """Return the commands that the Trainer does not have."""
-        return {"partition": Command(PARTITION_HELP, configured_like="fit"), **self._other_commands}
+        return {"partition": Command(COMMANDS["partition"], configured_like="fit")}
 
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the sections ``client`` and ``server``."""
+    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the sections in the order in which a config has them."""
+        parser.add_lightning_class_args(LightningModule, "model", subclass_mode=True)
+        parser.add_lightning_class_args(FederatedDataModule, "data")
         parser.add_class_arguments(LocalTraining, "client")
         parser.add_lightning_class_args(FederatedServer, "server")
         parser.link_arguments("client", "server.client", apply_on="instantiate")
+        parser.add_lightning_class_args(Trainer, "trainer")
+        parser.set_defaults({"trainer.enable_model_summary": False})
 
     def add_arguments_to_command(self, command: str, parser: LightningArgumentParser) -> None:
-        """Add ``partition --output``."""
-        parser.add_argument("--output", type=str | None, help=OUTPUT_HELP)
+        """Add ``--output``, and make the help of the command short."""
+        if command == "partition":
+            parser.add_argument("--output", type=str | None, help=partition.OUTPUT_HELP)
+        elif command == "predict":
+            parser.add_argument("--output", type=str, default=predict.DEFAULT_OUTPUT, help=predict.OUTPUT_HELP)
+        use_short_help(parser, command)
 
     def before_instantiate_classes(self) -> None:
         """Check the options, find the checkpoint, and choose the folder of the run."""
         config = self.command_config
         if self.subcommand == "partition":
-            check_partition_options(config.output)
+            partition.check_partition_options(config.output)
             return
+        if self.subcommand == "predict":
+            predict.check_predict_options(config.output)
         config.ckpt_path = self._find_checkpoint(config.ckpt_path)
         if self.subcommand != "fit":
             config.trainer.logger = False
             if config.ckpt_path is None:
-                rank_zero_warn(f"{self.subcommand} evaluates an untrained model: set --ckpt_path to evaluate a run")
+                rank_zero_warn(f"{self.subcommand} uses an untrained model: set --ckpt_path to use that of a run")
         elif config.trainer.logger in (None, True, False):
             logger = self._default_logger()
             self._folder = Path(logger.log_dir)
@@ -118,7 +128,11 @@ class FederatedCLI(ExtensibleCLI):
 
     def partition(self) -> None:
         """Show which client owns which data."""
-        show_partition(self.datamodule, self.command_config.output)
+        partition.show_partition(self.datamodule, self.command_config.output)
+
+    def predict(self, *, datamodule: FederatedDataModule, **kwargs: Any) -> None:
+        """Write the predictions of the served model to a file."""
+        predict.write_predictions(self.trainer, datamodule, self.command_config.output, **kwargs)
 
     def _default_logger(self) -> TensorBoardLogger:
         """Log into a new folder, or into the folder of the run that is resumed.
@@ -147,33 +161,19 @@ class FederatedCLI(ExtensibleCLI):
 
     def _find_checkpoint(self, ckpt_path: str | None) -> str | None:
         """Check ``--ckpt_path``, and turn ``last`` into a file."""
-        if ckpt_path is None or "://" in ckpt_path or ckpt_path == "hpc":
-            return ckpt_path
         if ckpt_path == "last":
-            return str(self._last_checkpoint())
-        if not Path(ckpt_path).is_file():
-            raise MisconfigurationError(f"ckpt_path={ckpt_path}: there is no such file")
-        if not zipfile.is_zipfile(ckpt_path):
-            raise MisconfigurationError(f"ckpt_path={ckpt_path} is not a checkpoint, or it is truncated: replace it")
+            given = [RunFolder(file.parent) for file in self._config_files if RunFolder(file.parent).is_run]
+            if given:
+                return str(last_checkpoint_of(given[-1]))
+            set_keys = flatten(self.dump(skip_default=True))
+            return str(find_last_checkpoint(self._root / self._run_name, self.dump(), set_keys))
+        if ckpt_path is not None:
+            check_checkpoint(ckpt_path)
         return ckpt_path
-
-    def _last_checkpoint(self) -> Path:
-        """Return the last checkpoint of the run whose config is given, or else of the newest run with this name."""
-        folder = self._root / self._run_name
-        given = [RunFolder(file.parent) for file in self._config_files if RunFolder(file.parent).is_run]
-        runs = given or [RunFolder(run) for run in sorted(folder.glob("*"), key=lambda run: run.stat().st_mtime)]
-        checkpoints = [run.checkpoint for run in runs if run.checkpoint.is_file()]
-        if not checkpoints:
-            raise MisconfigurationError(
-                f"ckpt_path=last, but {given[-1] if given else folder} has no checkpoint:"
-                " leave out --ckpt_path to start a new run"
-            )
-        return checkpoints[-1]
 
 
 class _Parser(CommandParser):
     """A parser that reports a user's mistake in one line."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        refuse_other_copy(*named_classes(message))  # the parser would only say that it is not a subclass
         raise MisconfigurationError(shorten_parser_error(message)) from ex

@@ -3,7 +3,6 @@
 import importlib
 import inspect
 import re
-import sys
 
 
 def shorten_parser_error(message: str) -> str:
@@ -19,16 +18,19 @@ def shorten_parser_error(message: str) -> str:
         problem = f"{unknown.group(1)} is not a known class: use "
         problem += f"{', '.join(known)}, or " if known else ""
         problem += "a full class path, package.module.Class"
+    wrong = re.match(r"Import path (?:(\S+) )?does not correspond to a subclass of (\w+)", problem)
+    if wrong:
+        given = re.search(r"Given value: ([\w.]+)$", message)
+        problem = _explain_wrong_class(wrong.group(1) or (given.group(1) if given else "this class"), wrong.group(2))
     problem = re.sub(r"Expected a typing\.Literal\[(.+?)\]\. Got value: (.*)", r"\2 is not one of \1", problem)
     problem = re.sub(r"Expected a <class '(\w+)'>\. Got value: (.*)", r"\2 is not of type \1", problem)
     return f"{key}: {problem}"
 
 
-def named_classes(message: str) -> list[type]:
-    """Return the imported classes whose paths are in a message."""
-    paths = [path.rpartition(".") for path in re.findall(r"[\w.]+\.\w+", message)]
-    found = [getattr(sys.modules.get(module), name, None) for module, _, name in paths]
-    return [item for item in found if isinstance(item, type)]
+def _explain_wrong_class(class_path: str, base: str) -> str:
+    from fl_lightning._lightning.package import explain_other_copy  # importing it decides which Lightning is used
+
+    return explain_other_copy(class_path) or f"{class_path} is not a subclass of {base}: use a class that is one"
 
 
 def _innermost_problem(message: str) -> tuple[str, str]:

@@ -1,18 +1,13 @@
 """The entry point of ``fl-lightning``: choose the command, print mistakes in one line, set the exit code."""
 
 import importlib
-import os
 import sys
 
+from fl_lightning import __version__
+from fl_lightning.cli.commands import COMMANDS, STANDALONE_COMMANDS
 from fl_lightning.cli.errors import shorten_parser_error
 from fl_lightning.cli.named_classes import import_named_classes
 from fl_lightning.core.errors import MisconfigurationError
-
-#: commands that do not need LightningCLI: each runs the function ``main`` of the module with its name
-STANDALONE_COMMANDS = {
-    "compare": "Run a suite of configurations over several seeds and print a table of their results.",
-    "report": "Write a page of figures and tables about runs.",
-}
 
 
 def main(args: list[str] | None = None) -> None:
@@ -23,15 +18,18 @@ def main(args: list[str] | None = None) -> None:
     Args:
         args: the arguments; by default those of the process.
     """
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a console script would not find the user's own modules otherwise
-    command, *arguments = (sys.argv[1:] if args is None else args) or [""]
+    command, *arguments = (sys.argv[1:] if args is None else args) or ["--help"]
     try:
-        import_named_classes(sys.argv[1:] if args is None else args)
-        if command in STANDALONE_COMMANDS:
+        if command in ("-h", "--help"):
+            print(_help())
+        elif command == "--version":
+            print(f"fl-lightning {__version__}")
+        elif command in STANDALONE_COMMANDS:
             importlib.import_module(f"fl_lightning.cli.{command}").main(arguments)
-        else:
+        elif command in COMMANDS or command.startswith("-"):
             _run_federated_cli(args)
+        else:
+            raise MisconfigurationError(f"{command} is not a command: use {', '.join(COMMANDS)}")
     except Exception as error:
         mistake = _find_mistake(error)
         if mistake is None:
@@ -40,14 +38,28 @@ def main(args: list[str] | None = None) -> None:
         sys.exit(2)
 
 
+def _help() -> str:
+    commands = "\n".join(f"  {name:<11}{description}" for name, description in COMMANDS.items())
+    return f"""\
+usage: fl-lightning COMMAND [options]
+
+Federated learning on PyTorch Lightning.
+
+commands:
+{commands}
+
+fl-lightning COMMAND --help shows the options of a command, fl-lightning --version the version."""
+
+
 def _run_federated_cli(args: list[str] | None) -> None:
+    import_named_classes(sys.argv[1:] if args is None else args)
     from fl_lightning._lightning.names import SIGTERMException
     from fl_lightning._lightning.quiet import silence_irrelevant_messages
     from fl_lightning.cli.app import FederatedCLI
 
     silence_irrelevant_messages()
     try:
-        FederatedCLI(args, STANDALONE_COMMANDS)
+        FederatedCLI(args)
     except SIGTERMException:
         _explain_resume("Terminated")
         sys.exit(143)

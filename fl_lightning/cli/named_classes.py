@@ -1,6 +1,7 @@
 """The user's classes that a command line names, imported before the package decides which Lightning to use."""
 
 import importlib
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,12 +14,14 @@ import yaml
 def import_named_classes(args: Sequence[str]) -> None:
     """Import the modules of the classes that the arguments name until one of them imports a Lightning.
 
-    This package then uses the same one. A module that cannot be imported is skipped, because the parser reports it
-    later.
+    This package then uses the same one. Modules in the current folder are found. A module that cannot be imported is
+    skipped, because the parser reports it later.
 
     Args:
         args: the command line, without the name of the program.
     """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a console script does not have it there
     for module in named_modules(args):
         if "pytorch_lightning" in sys.modules or "lightning" in sys.modules:
             return

@@ -8,8 +8,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.ownership.counts import Ownership
 from fl_lightning.data.ownership.table import partition_table
 
-PARTITION_HELP = "Show which client owns how many samples of which class, without training."
-OUTPUT_HELP = "File for a picture of the partition: .png, .pdf or .svg."
+OUTPUT_HELP = "file for a picture of the partition: .png, .pdf or .svg."
 
 
 def check_partition_options(output: str | None) -> None:

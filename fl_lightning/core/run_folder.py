@@ -68,6 +68,11 @@ class RunFolder:
         """Whether the folder holds a run, and not just a file named ``config.yaml``."""
         return self.config.is_file() and (self.path / self._CHECKPOINTS).is_dir()
 
+    @property
+    def configs(self) -> list[Path]:
+        """The configurations of the run: the one that it started with, then those it was resumed with."""
+        return [path for path in (self.config, *sorted(self.path.glob("config_from_round_*.yaml"))) if path.is_file()]
+
     def config_from_round(self, number: int) -> Path:
         """Return the configuration of a run that was resumed with different settings in this round, counted from 1."""
         return self.path / f"config_from_round_{number}.yaml"

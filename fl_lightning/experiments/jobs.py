@@ -42,6 +42,7 @@ class Task:
         folder: the folder of the run.
         arguments: the arguments of ``fl-lightning fit``, without the checkpoint to resume from.
         rounds: the number of rounds of the run.
+        origin: digest of what the configuration is made of; None if it has to be checked again every time.
     """
 
     cell: Cell
@@ -49,6 +50,7 @@ class Task:
     folder: RunFolder
     arguments: tuple[str, ...]
     rounds: int
+    origin: str | None = None
 
     @property
     def name(self) -> str:
@@ -62,7 +64,14 @@ class Task:
 
     def write_record(self, finished: bool) -> None:
         """Record in the folder which run it holds."""
-        record = {"row": self.cell.row, "column": self.cell.column, "seed": self.seed, "finished": finished}
+        record = {
+            "row": self.cell.row,
+            "column": self.cell.column,
+            "seed": self.seed,
+            "rounds": self.rounds,
+            "origin": self.origin,
+            "finished": finished,
+        }
         part = self.folder.record.with_suffix(".part")
         part.write_text(json.dumps(record) + "\n")
         os.replace(part, self.folder.record)

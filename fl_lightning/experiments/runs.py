@@ -17,13 +17,12 @@ from tensorboard.plugins.hparams import metadata as hparams
 
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.run_folder import RunFolder
+from fl_lightning.experiments.settings import flat_settings
 
 #: the tag that the server logs in every round of every federation
 ROUND_TAG = "round/clients"
 #: the clients' training loss, which the HParams tab lists after the validation metrics
 TRAINING_LOSS = "train/loss"
-#: settings that may differ between repetitions of a run with different seeds
-_PER_RUN_SETTINGS = ("seed_everything", "data.seed", "trainer.default_root_dir", "ckpt_path", "weights_only")
 
 
 @dataclass(frozen=True)
@@ -87,24 +86,6 @@ class Run:
     def last(self, tag: str) -> float | None:
         """Return the last value of a tag; None if it was not logged."""
         return float(self.scalars[tag].values[-1]) if tag in self.scalars else None
-
-
-def flat_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration as ``{"client.epochs": 5, ...}``, without the seed and the folder of the run."""
-    flat = dict(_leaves(config))
-    return {
-        key: value
-        for key, value in flat.items()
-        if key not in _PER_RUN_SETTINGS and not re.match(r"trainer\.logger\b", key)
-    }
-
-
-def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def evaluated_tags(runs: Iterable[Run]) -> list[str]:

@@ -6,14 +6,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fl_lightning.core.layers import LAYER_KINDS
 from fl_lightning.core.metric_names import smaller_is_better
 from fl_lightning.experiments.runs import TRAINING_LOSS, evaluated_tags
 from fl_lightning.reports.curves import Curve, band, baseline_of
 from fl_lightning.reports.figures import DASHES, Scale, Stroke, figure
 
 #: groups of layers in the tags of norms, in the order of their figures. Single layers come after them.
-_LAYER_GROUPS = ("all", *LAYER_KINDS)
+_LAYER_GROUPS = ("all", "convolution", "fully_connected", "normalisation")
 _DASHED = DASHES[1]
 
 

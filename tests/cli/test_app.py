@@ -96,17 +96,16 @@ def test_a_run_without_logger_and_checkpoints_leaves_nothing_behind(run, tmp_pat
 
 def test_a_run_that_is_resumed_with_other_settings_saves_them(run, tmp_path):
     run("fit", "--config", "run.yaml")
-    _, out, _ = run(
-        "fit", "--config", "run.yaml", "--ckpt_path", "last", "--trainer.max_epochs", 3, "--client.epochs", 5
-    )
     folder = tmp_path / "runs/run/version_0"
+    changes = ["--trainer.max_epochs", 3, "--client.epochs", 5]
+    _, out, _ = run("fit", "--config", "run.yaml", "--ckpt_path", folder / "checkpoints/last.ckpt", *changes)
     assert "see config_from_round_3.yaml" in out
     assert yaml.safe_load((folder / "config_from_round_3.yaml").read_text())["client"]["epochs"] == 5
     assert yaml.safe_load((folder / "config.yaml").read_text())["client"]["epochs"] == 2
 
 
 def test_evaluating_without_a_checkpoint_causes_a_warning(run):
-    with pytest.warns(UserWarning, match="validate evaluates an untrained model: set --ckpt_path"):
+    with pytest.warns(UserWarning, match="validate uses an untrained model: set --ckpt_path"):
         run("validate", "--config", "run.yaml")
 
 
@@ -142,13 +141,6 @@ def test_any_torch_optimiser_can_be_the_server_optimiser(run):
     assert "FedAvg with Adagrad" in out
 
 
-def test_help_is_complete(run):
-    code, out, _ = run("fit", "--help")
-    assert code == 0
-    for option in ("--data.selection", "--client.gradient_clip_val", "--server.weighting", "--trainer.max_epochs"):
-        assert option in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -174,7 +166,7 @@ def test_help_is_complete(run):
         (["--ckpt_path", "run.yaml"], "ckpt_path=run.yaml is not a checkpoint"),
         (["--ckpt_path", "best"], "ckpt_path=best: there is no such file"),
         (["--data.seed", -1], "seed=-1"),
-        (["--ckpt_path", "last"], "runs/run has no checkpoint: leave out --ckpt_path"),
+        (["--ckpt_path", "last"], "runs/run has no checkpoint: run fit without --ckpt_path first"),
         (["--trainer.gradient_clip_val", 1], "set client.gradient_clip_val instead"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
     ],

@@ -1,6 +1,8 @@
 import pytest
 
+from fl_lightning._lightning import package
 from fl_lightning.cli.errors import shorten_parser_error
+from tests.runs import fl_lightning, write_config
 
 
 @pytest.mark.parametrize(
@@ -22,3 +24,44 @@ from fl_lightning.cli.errors import shorten_parser_error
 )
 def test_messages_of_the_parser_are_shortened(message, expected):
     assert shorten_parser_error(message) == expected
+
+
+def test_a_class_of_the_other_lightning_is_reported_with_what_to_write_instead(monkeypatch):
+    monkeypatch.setattr(package, "PACKAGE", "lightning.pytorch")
+    message = (
+        'Parser key "trainer.callbacks":\n  Does not validate against any of the Union subtypes\n'
+        "  Subtypes: [list[lightning.pytorch.callbacks.callback.Callback], <class 'NoneType'>]\n  Errors:\n"
+        "    - Import path pytorch_lightning.callbacks.EarlyStopping does not correspond to a subclass of Callback\n"
+        "    - Expected a <class 'NoneType'>\n  Given value type: <class 'list'>"
+    )
+    assert shorten_parser_error(message) == (
+        "trainer.callbacks: pytorch_lightning.callbacks.EarlyStopping is made with pytorch_lightning, but this run uses"
+        " lightning.pytorch, a separate copy of the same classes: write lightning.pytorch.callbacks.EarlyStopping"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (
+            ["--trainer.callbacks+=lightning.pytorch.callbacks.Timer"],
+            "trainer.callbacks: lightning.pytorch.callbacks.Timer is made with lightning.pytorch, but this run uses"
+            " pytorch_lightning, a separate copy of the same classes: write pytorch_lightning.callbacks.Timer",
+        ),
+        (
+            ["--data.source", "other_data.Data"],
+            "data.source: other_data.Data is made with lightning.pytorch, but this run uses pytorch_lightning, a"
+            " separate copy of the same classes: let other_data import pytorch_lightning instead of lightning.pytorch",
+        ),
+        (
+            ["--trainer.callbacks+=torch.nn.Linear"],
+            "trainer.callbacks: torch.nn.Linear is not a subclass of Callback: use a class that is one",
+        ),
+    ],
+    ids=["of Lightning itself", "of the user", "of neither"],
+)
+def test_a_class_that_does_not_fit_is_named_in_one_line(tmp_path, arguments, problem):
+    (tmp_path / "other_data.py").write_text("import lightning\n\nclass Data(lightning.LightningDataModule): ...\n")
+    process = fl_lightning("fit", "--config", write_config(tmp_path / "run.yaml"), *arguments, folder=tmp_path)
+    assert process.returncode == 2
+    assert process.stderr.splitlines()[-1] == f"error: {problem}"

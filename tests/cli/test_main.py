@@ -11,8 +11,9 @@ from fl_lightning.core.errors import MisconfigurationError
 def test_help_lists_all_commands(run):
     code, out, _ = run("--help")
     assert code == 0
-    for command in ("fit", "validate", "test", "partition", "compare", "report"):
-        assert f"\n    {command} " in out
+    for command in ("fit", "validate", "test", "predict", "partition", "compare", "report"):
+        assert f"\n  {command} " in out
+    assert run() == (0, out, "")
 
 
 def test_the_version_is_printed(run):

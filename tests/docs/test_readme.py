@@ -1,7 +1,9 @@
-"""The examples in the README work as printed."""
+"""The examples in the README and on the first page of the documentation work as printed."""
 
 import re
+import shlex
 
+import pytest
 import yaml
 
 from tests.runs import REPOSITORY
@@ -9,8 +11,11 @@ from tests.runs import REPOSITORY
 README = (REPOSITORY / "README.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+SHORT = ["--trainer.max_epochs", 1, "--client.limit_train_batches", 1, "--trainer.enable_progress_bar", "false"]
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 def test_the_readme_is_short():
@@ -31,10 +36,19 @@ def test_the_printed_overlay_equals_its_file():
     assert yaml.safe_load(overlay) == yaml.safe_load((REPOSITORY / "configs/algorithms/fednnnn.yaml").read_text())
 
 
-def test_the_command_runs(run):
-    (command,) = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("fl-lightning")]
-    arguments = command.replace("configs/", f"{REPOSITORY}/configs/").split()[1:]
-    short = ["--trainer.max_epochs", 1, "--client.epochs", 1, "--trainer.enable_progress_bar", "false"]
-    code, out, err = run(*arguments, *short)
-    assert code == 0, err
-    assert "FedNNNN" in out
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_commands_run_in_the_order_in_which_they_stand(page, run, tmp_path):
+    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
+    commands = [shlex.split(line, comments=True) for line in command_lines((REPOSITORY / page).read_text())]
+    assert commands
+    for name, *arguments in commands:
+        short = SHORT if arguments[0] == "fit" and "--help" not in arguments else []
+        assert name == "fl-lightning"
+        code, _, err = run(*arguments, *short)
+        assert code == 0, f"{shlex.join(arguments)}: {err}"
+
+
+def command_lines(text: str) -> list[str]:
+    """Return the commands of a page, without those that set up or test the repository or start a server."""
+    lines = [line for block in blocks("bash", text) for line in block.replace("\\\n", "").splitlines() if line]
+    return [line for line in lines if not line.startswith(("make ", "tensorboard "))]

@@ -67,6 +67,6 @@ def test_a_class_of_the_other_copy_is_refused_in_one_line(config, tmp_path):
     refused = run_program("command", "fit", "--config", str(config), *options, folder=tmp_path)
     assert refused.value == 2
     assert refused.printed == (
-        "error: Blobs is made with pytorch_lightning, but fl_lightning uses lightning.pytorch, a separate copy of the"
-        " same classes: import pytorch_lightning before fl_lightning, or set FL_LIGHTNING_PACKAGE=pytorch_lightning\n"
+        "error: data.source: tests.toys.Blobs is made with pytorch_lightning, but this run uses lightning.pytorch, a"
+        " separate copy of the same classes: let tests.toys import lightning.pytorch instead of pytorch_lightning\n"
     )

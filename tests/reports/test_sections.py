@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+from fl_lightning.core.layers import LAYER_KINDS
 from fl_lightning.reports.curves import Curve
 from fl_lightning.reports.sections import Sections
 from tests.reports.fakes import curve
@@ -55,6 +56,13 @@ def test_single_layers_are_folded_away(tmp_path, undrawn):
     norms = Sections([curve(tmp_path, "FedAvg", **LOGGED)], ["val/accuracy"], []).all()[1]
     assert norms.figures == ["N and E, whole model", "N / E, whole model"]
     assert norms.folded == ["N and E, net.0"]
+
+
+def test_every_kind_of_layer_has_a_figure_that_is_not_folded(tmp_path, undrawn):
+    logged = {f"norms__{kind}__{quantity}": [0.2, 0.1] for kind in LAYER_KINDS for quantity in "NE"}
+    norms = Sections([curve(tmp_path, "FedAvg", **logged)], ["val/accuracy"], []).all()[1]
+    assert len(norms.figures) == len(LAYER_KINDS)
+    assert norms.folded == []
 
 
 def test_angles_of_many_clients_are_drawn_as_quantiles(tmp_path, undrawn):

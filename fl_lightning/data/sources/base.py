@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.model_selection import train_test_split
 from torch.utils.data import DataLoader, TensorDataset
 
 from fl_lightning._lightning.names import LightningDataModule
@@ -77,6 +76,10 @@ class TensorSource(LightningDataModule, ABC):
         """Return a loader over the test part."""
         return DataLoader(self.parts.test, batch_size=_EVALUATION_BATCH)
 
+    def predict_dataloader(self) -> DataLoader:
+        """Return a loader over the test part."""
+        return self.test_dataloader()
+
     @property
     def parts(self) -> Parts:
         """The training, validation and test parts, once the data is set up."""
@@ -117,6 +120,8 @@ def stratified_split(
         name: name of the fraction in error messages.
         fix: fix that error messages suggest; by default, to set the argument ``name`` of the source.
     """
+    from sklearn.model_selection import train_test_split  # imported late, because commands without data do not need it
+
     count = round(fraction * len(indices))
     try:
         rest, part = train_test_split(indices, test_size=count, random_state=_SPLIT_SEED, stratify=labels)

@@ -1,8 +1,6 @@
 """The handwritten digits that come with scikit-learn: real data without a download."""
 
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torch.utils.data import TensorDataset
 
 from fl_lightning.data.sources.base import Parts, TensorSource, hold_out
@@ -25,6 +23,9 @@ class Digits(TensorSource):
 
     def load(self) -> Parts:
         """Split off the test set, which is always the same, and normalise by the statistics of the training digits."""
+        from sklearn.datasets import load_digits  # imported late, because commands without data do not need it
+        from sklearn.model_selection import train_test_split
+
         images, labels = load_digits(return_X_y=True)
         parts = train_test_split(images.reshape(-1, 1, 8, 8), labels, test_size=0.2, random_state=0, stratify=labels)
         train_x, test_x, train_y, test_y = (torch.from_numpy(part) for part in parts)

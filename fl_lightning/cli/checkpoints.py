@@ -1,0 +1,80 @@
+"""The checkpoint that ``--ckpt_path`` names."""
+
+import zipfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.run_folder import RunFolder
+from fl_lightning.experiments.settings import Difference, differences, flatten
+
+#: sections that decide whether a configuration is that of a run; the others belong to a single command
+_SECTIONS = ("seed_everything", "model", "data", "client", "server", "trainer")
+
+
+def check_checkpoint(ckpt_path: str) -> None:
+    """Reject a file that is missing or is not a checkpoint. Addresses and Lightning's ``hpc`` are left to Lightning."""
+    if "://" in ckpt_path or ckpt_path == "hpc":
+        return
+    if not Path(ckpt_path).is_file():
+        raise MisconfigurationError(f"ckpt_path={ckpt_path}: there is no such file")
+    if not zipfile.is_zipfile(ckpt_path):
+        raise MisconfigurationError(f"ckpt_path={ckpt_path} is not a checkpoint, or it is truncated: replace it")
+
+
+def last_checkpoint_of(run: RunFolder) -> Path:
+    """Return the last checkpoint of a run whose configuration is given."""
+    if not run.checkpoint.is_file():
+        raise MisconfigurationError(_no_checkpoint(run.path))
+    return run.checkpoint
+
+
+def find_last_checkpoint(folder: Path, config: Mapping[str, Any], set_keys: Collection[str]) -> Path:
+    """Return the last checkpoint of the newest run with a given configuration.
+
+    A run that differs only in its ``trainer`` section, such as in the number of rounds, is the second choice.
+
+    Args:
+        folder: the folder of the runs.
+        config: the configuration, with all defaults.
+        set_keys: keys of the configuration that do not have their default value, as flat settings.
+    """
+    runs = [RunFolder(path) for path in sorted(folder.glob("*"), key=lambda path: path.stat().st_mtime, reverse=True)]
+    runs = [run for run in runs if run.checkpoint.is_file() and run.configs]
+    if not runs:
+        raise MisconfigurationError(_no_checkpoint(folder))
+    wanted = _run_settings(config)
+    found = {run: _fewest_differences(run, wanted, set_keys) for run in runs}
+    for run, different in found.items():
+        if not different:
+            return run.checkpoint
+    for run, different in found.items():
+        if all(_is_trainer(difference) for difference in different):
+            return run.checkpoint
+    newest = runs[0]
+    decisive = next(difference for difference in found[newest] if not _is_trainer(difference))
+    raise MisconfigurationError(
+        f"ckpt_path=last, but {newest} was run with {decisive.key}={decisive.old}, not {decisive.new}:"
+        f" use the options of that run, or set --ckpt_path {newest.checkpoint}"
+    )
+
+
+def _fewest_differences(run: RunFolder, wanted: Mapping[str, Any], set_keys: Collection[str]) -> list[Difference]:
+    """Compare with every configuration that the run was started or resumed with."""
+    configs = [yaml.safe_load(file.read_text()) for file in run.configs]
+    return min((differences(_run_settings(config), wanted, set_keys) for config in configs), key=len)
+
+
+def _run_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    return flatten({section: config[section] for section in _SECTIONS if section in config})
+
+
+def _is_trainer(difference: Difference) -> bool:
+    return difference.key.startswith("trainer.")
+
+
+def _no_checkpoint(folder: Path) -> str:
+    return f"ckpt_path=last, but {folder} has no checkpoint: run fit without --ckpt_path first"

@@ -1,0 +1,15 @@
+"""The commands of ``fl-lightning``, in the order of its help. This file imports nothing, so that the help is fast."""
+
+#: every command, and what it does
+COMMANDS = {
+    "fit": "Train a federation.",
+    "validate": "Evaluate a checkpoint on the validation data.",
+    "test": "Evaluate a checkpoint on the test data.",
+    "predict": "Write the predictions of a checkpoint to a file.",
+    "partition": "Show which client owns how many samples of which class.",
+    "compare": "Run a suite over several seeds and print a table of the results.",
+    "report": "Write a page of figures and tables about runs.",
+}
+
+#: commands that do not need LightningCLI: each runs the function ``main`` of the module with its name
+STANDALONE_COMMANDS = ("compare", "report")
