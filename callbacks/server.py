@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.evaluation_loop import Sharing, share_evaluation
 from fl_lightning._lightning.names import LightningModule, Trainer, rank_zero_info
 from fl_lightning._lightning.package import explain_mixed_copies
-from fl_lightning._lightning.server_trainer import evaluate_everywhere, leave_model_unwrapped
+from fl_lightning._lightning.server_trainer import keep_samplers, leave_model_unwrapped
 from fl_lightning._lightning.tensorboard import mark_restart, tensorboard_loggers
 from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Federation, Weighting
 from fl_lightning.aggregation.base import weight_of
@@ -27,6 +28,7 @@ from fl_lightning.core.state import StateDict, exact_dtype
 from fl_lightning.core.store import ClientStore
 from fl_lightning.core.update import ClientUpdate, state_bytes
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.evaluation import share_of, why_not_shared
 from fl_lightning.module import FederatedModule, RoundRunner
 from fl_lightning.transforms import UploadTransform
 
@@ -89,7 +91,8 @@ class FederatedServer(RoundRunner):
                 f"FederatedServer got a {type(pl_module).__name__}: wrap it,"
                 f" trainer.fit(FederatedModule({type(pl_module).__name__}(...)), ...)"
             )
-        evaluate_everywhere(trainer)
+        keep_samplers(trainer)
+        share_evaluation(trainer, Sharing(pl_module.module, why_not_shared, share_of))
         leave_model_unwrapped(trainer)
         trainer.log_every_n_steps = 1  # type: ignore[attr-defined]
         if stage == "fit":

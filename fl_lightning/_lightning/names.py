@@ -7,12 +7,20 @@ from fl_lightning._lightning.package import PACKAGE
 if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
     from lightning.fabric.plugins.environments import LightningEnvironment
     from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-    from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, RichProgressBar, Timer, TQDMProgressBar
+    from lightning.pytorch.callbacks import (
+        Checkpoint,
+        ModelCheckpoint,
+        ProgressBar,
+        RichProgressBar,
+        Timer,
+        TQDMProgressBar,
+    )
     from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
     from lightning.pytorch.loggers import TensorBoardLogger
     from lightning.pytorch.loggers.logger import DummyLogger
     from lightning.pytorch.profilers import PassThroughProfiler
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+    from lightning.pytorch.utilities.combined_loader import CombinedLoader
     from lightning.pytorch.utilities.exceptions import SIGTERMException
     from lightning.pytorch.utilities.model_helpers import is_overridden
     from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only, rank_zero_warn
@@ -20,12 +28,20 @@ if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
 else:
     from lightning_fabric.plugins.environments import LightningEnvironment
     from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
-    from pytorch_lightning.callbacks import Checkpoint, ModelCheckpoint, RichProgressBar, Timer, TQDMProgressBar
+    from pytorch_lightning.callbacks import (
+        Checkpoint,
+        ModelCheckpoint,
+        ProgressBar,
+        RichProgressBar,
+        Timer,
+        TQDMProgressBar,
+    )
     from pytorch_lightning.callbacks.progress.tqdm_progress import Tqdm
     from pytorch_lightning.loggers import TensorBoardLogger
     from pytorch_lightning.loggers.logger import DummyLogger
     from pytorch_lightning.profilers import PassThroughProfiler
     from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
+    from pytorch_lightning.utilities.combined_loader import CombinedLoader
     from pytorch_lightning.utilities.exceptions import SIGTERMException
     from pytorch_lightning.utilities.model_helpers import is_overridden
     from pytorch_lightning.utilities.rank_zero import rank_zero_info, rank_zero_only, rank_zero_warn
@@ -34,6 +50,7 @@ else:
 __all__ = [
     "Callback",
     "Checkpoint",
+    "CombinedLoader",
     "DDPStrategy",
     "DummyLogger",
     "LightningDataModule",
@@ -42,6 +59,7 @@ __all__ = [
     "ModelCheckpoint",
     "OptimizerLRScheduler",
     "PassThroughProfiler",
+    "ProgressBar",
     "RichProgressBar",
     "SIGTERMException",
     "SingleDeviceStrategy",
