@@ -1,6 +1,7 @@
 """What keeps ranks from sharing the batches of an evaluation, as far as it can be seen without running a step."""
 
 from collections.abc import Sequence
+from inspect import signature
 
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat, dim_zero_max, dim_zero_min, dim_zero_sum
@@ -15,6 +16,8 @@ _OWN_PACKAGES = ("pytorch_lightning", "lightning", "fl_lightning")
 
 def hook_that_sees_batches(module: LightningModule, callbacks: Sequence[Callback], stage: str) -> str | None:
     """Return an obstacle if a hook may use what was collected from all batches, otherwise None."""
+    if "dataloader_iter" in signature(getattr(module, f"{stage}_step")).parameters:
+        return f"{type(module).__name__}.{stage}_step fetches its batches itself"
     for moment in ("batch_start", "batch_end", "epoch_end", "end"):
         if is_overridden(f"on_{stage}_{moment}", module):
             return f"{type(module).__name__}.on_{stage}_{moment} may use what the steps on all batches have collected"

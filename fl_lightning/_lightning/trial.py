@@ -123,6 +123,7 @@ class _WatchingStrategy(ClientStrategy):
         assert module is not None
         self._step = f"{type(module).__name__}.{name}"
         attributes, generators, exchanges = _attributes(module), generator_states(), _count_exchanges()
+        computed_before = _computed_metrics(module)
         output = step(*args, **kwargs)
         if _count_exchanges() != exchanges:
             self._note_exchange()
@@ -130,7 +131,7 @@ class _WatchingStrategy(ClientStrategy):
             self._note("draws random numbers")
         if changed := _first_change(attributes, _attributes(module)):
             self._note(f"changes self.{changed}")
-        if computed := _computed_metric(module):
+        for computed in _computed_metrics(module) - computed_before:
             self._note(f"computes the metric {computed} before all batches are seen")
         self._step = None
         return output
@@ -154,10 +155,10 @@ def _count_exchanges() -> int:
     return 0 if group is None else group._get_sequence_number_for_group()
 
 
-def _computed_metric(module: LightningModule) -> str | None:
-    """Return the name of a metric whose ``compute`` was called after its last update, or None."""
-    metrics = ((name, layer) for name, layer in module.named_modules() if isinstance(layer, Metric))
-    return next((name for name, metric in metrics if metric._computed is not None), None)
+def _computed_metrics(module: LightningModule) -> set[str]:
+    """Return the names of the metrics whose ``compute`` was called after their last update."""
+    metrics = {name: layer for name, layer in module.named_modules() if isinstance(layer, Metric)}
+    return {name for name, metric in metrics.items() if metric._computed is not None}
 
 
 def _attributes(module: LightningModule) -> dict[str, Any]:
