@@ -11,8 +11,9 @@ from pytorch_lightning import Callback, LightningDataModule
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from torch.nn import functional
 from torch.utils.data import DataLoader, Subset
-from torchmetrics import SumMetric
+from torchmetrics import MeanMetric, Metric, SumMetric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
+from torchmetrics.utilities import dim_zero_cat
 
 from fl_lightning import FederatedDataModule, FederatedModule
 from fl_lightning.callbacks import FederatedServer
@@ -49,6 +50,21 @@ class Recording(Net):
                 file.write(json.dumps([dataloader_idx, batch_idx, len(batch[1])]) + "\n")
 
 
+class FirstDifference(Metric):
+    """A metric that depends on the order of the batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("losses", [], dist_reduce_fx="cat")
+
+    def update(self, loss):
+        self.losses.append(loss)
+
+    def compute(self):
+        losses = dim_zero_cat(self.losses)
+        return losses[1] - losses[0]
+
+
 class LogsEverything(Recording):
     """Logs values of every kind."""
 
@@ -58,6 +74,8 @@ class LogsEverything(Recording):
         self.auroc = MulticlassAUROC(4)
         self.late_auroc = MulticlassAUROC(4)
         self.seen = SumMetric()
+        self.logged_late = MeanMetric()
+        self.order = FirstDifference()
 
     def validation_step(self, batch, batch_idx, dataloader_idx=0):
         self.record(batch_idx, dataloader_idx, batch)
@@ -75,6 +93,11 @@ class LogsEverything(Recording):
             self.log("max_in_batch_1", -loss, reduce_fx="max")
             self.late_auroc.update(logits, labels)
             self.log("auroc_in_batch_1", self.late_auroc)
+        self.logged_late.update(loss)
+        if batch_idx == 3:
+            self.log("logged_in_batch_3", self.logged_late)
+        self.order.update(loss)
+        self.log("order", self.order)
         self.accuracy(logits, labels)
         self.log("accuracy", self.accuracy)
         self.auroc.update(logits, labels)
@@ -177,7 +200,7 @@ def ragged(tmp_path_factory):
     "name",
     [
         *("mean", "unweighted_mean", "sum", "min", "max", "batch_idx", "accuracy", "auroc", "samples"),
-        *("only_in_batch_1", "max_in_batch_1", "auroc_in_batch_1"),
+        *("only_in_batch_1", "max_in_batch_1", "auroc_in_batch_1", "logged_in_batch_3", "order"),
     ],
 )
 def test_two_processes_that_share_the_batches_log_what_one_logs(ragged, name):

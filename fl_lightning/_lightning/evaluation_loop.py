@@ -41,14 +41,13 @@ class Sharing:
 
 
 def share_evaluation(trainer: Trainer, sharing: Sharing) -> None:
-    """Let ranks share the batches of validation and test. Nothing changes for a single process."""
-    if trainer.world_size == 1:
-        return
+    """Let ranks share the batches of validation and test. For a single process, only logging becomes faster."""
     for loop in (trainer.fit_loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop):
-        loop.__class__ = SharedEvaluationLoop
-        assert isinstance(loop, SharedEvaluationLoop)
-        loop.sharing = sharing
         loop._results = EvaluationResults(training=False)
+        if trainer.world_size > 1:
+            loop.__class__ = SharedEvaluationLoop
+            assert isinstance(loop, SharedEvaluationLoop)
+            loop.sharing = sharing
 
 
 class SharedEvaluationLoop(_EvaluationLoop):

@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 from pytorch_lightning.loops.evaluation_loop import _EvaluationLoop
+from pytorch_lightning.trainer.connectors.logger_connector.result import _ResultMetric
 from pytorch_lightning.utilities import CombinedLoader
 from torchmetrics import SumMetric
 from torchmetrics.classification import MulticlassAUROC
@@ -91,10 +92,20 @@ def test_the_arguments_of_log_have_the_names_that_are_left_out():
     assert results["validation_step.x"].value == 3, "evaluation_results.EvaluationResults.log passes these arguments on"
 
 
+def test_a_logged_value_is_moved_by_the_method_that_is_overridden(monkeypatch):
+    moved = []
+    original = _ResultMetric.to
+    monkeypatch.setattr(_ResultMetric, "to", lambda self, *args: (moved.append(args), original(self, *args))[1])
+    results = quiet_trainer().validate_loop._results
+    results.log("validation_step", "x", torch.tensor(1.0))
+    assert moved == [(torch.device("cpu"),)], "evaluation_results._PlacedResult.to expects one device"
+    assert type(results["validation_step.x"]) is _ResultMetric, "evaluation_results replaces the class of the items"
+
+
 def test_a_metric_names_the_reductions_of_its_states_and_caches_its_value():
     metric = MulticlassAUROC(3)
     assert {reduction.__name__ for reduction in metric._reductions.values()} == {"dim_zero_cat"}, (
-        "sharing.metric_without_exact_sum reads Metric._reductions"
+        "sharing.metric_without_exact_sum and evaluation_results read Metric._reductions"
     )
     total = SumMetric()
     total.update(1.0)
@@ -103,8 +114,8 @@ def test_a_metric_names_the_reductions_of_its_states_and_caches_its_value():
     assert total._computed == 1, "trial._computed_metrics reads Metric._computed"
     total(1.0)
     assert total._computed is None, "calling a metric must not look like calling compute"
-    assert metric.dist_sync_fn is None
-    assert callable(metric.distributed_available_fn)
+    assert total._update_count == 2, "evaluation_results._combined_states sets Metric._update_count"
+    assert callable(metric.distributed_available_fn), "evaluation_loop._local_metrics replaces it"
 
 
 def test_a_process_group_counts_collective_operations(tmp_path):
