@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.client_module import without_compilation
+from fl_lightning._lightning.evaluation_loop import Sharing, share_evaluation
 from fl_lightning._lightning.names import Callback, LightningModule, Trainer, rank_zero_info
 from fl_lightning._lightning.package import explain_mixed_copies, refuse_other_copy
 from fl_lightning._lightning.server_trainer import (
-    evaluate_everywhere,
     evaluated_metrics,
+    keep_samplers,
     leave_model_unwrapped,
     skip_stale_scores,
 )
@@ -43,6 +44,7 @@ from fl_lightning.core.store import ClientStore
 from fl_lightning.core.traffic import Downloads
 from fl_lightning.core.update import ClientUpdate, state_bytes
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.evaluation import share_of, why_not_shared
 from fl_lightning.module import FederatedModule, RoundRunner
 from fl_lightning.transforms import UploadTransform
 
@@ -119,7 +121,8 @@ class FederatedServer(RoundRunner):
             )
         refuse_tuners(trainer)
         without_compilation(pl_module)
-        evaluate_everywhere(trainer)
+        keep_samplers(trainer)
+        share_evaluation(trainer, Sharing(pl_module.module, why_not_shared, share_of))
         leave_model_unwrapped(trainer)
         trainer.log_every_n_steps = 1  # type: ignore[attr-defined]
         if stage == "fit":

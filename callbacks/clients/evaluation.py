@@ -60,9 +60,10 @@ class ClientEvaluation(RoundCallback):
         own = {**server.aggregator.personal_state(client), **server.client.personal_model(client)}
         personal.load_state_dict({**module.state_dict(), **own})
         data: Any = pl_module.trainer.datamodule  # type: ignore[attr-defined]
-        loader = None
         if self.samples == "own":
             loader = data.client_loader(client, round.number, server.client.batch_size, keep_last=True)
+        else:
+            loader = data.validation_loaders()
         source = with_loaders(data.source, validation=loader)
         per_loader = evaluator.validate(personal, datamodule=source, verbose=False)
         metrics = {name: float(value) for metrics in per_loader for name, value in metrics.items()}

@@ -33,7 +33,7 @@ def client_copy(module: LightningModule, uncopied: list[str] | None = None) -> L
     client._metric_attributes = None  # Lightning's record of which attribute holds which metric of the original
     for layer in client.modules():
         if isinstance(layer, Metric):
-            layer.distributed_available_fn = _never
+            layer.distributed_available_fn = never
         vars(layer).pop("_compiled_call_impl", None)  # by layer.compile(): it would call the original
     for name in _RUN_ONCE:  # to Lightning, these look as if they were not overridden
         setattr(client, name, getattr(LightningModule, name).__get__(client))
@@ -60,7 +60,7 @@ def keep_metrics_local(callback: Callback) -> None:
     """Keep a client callback's metrics from being synchronised over ranks, which train different clients."""
     for value in vars(callback).values():
         if isinstance(value, Metric):
-            value.distributed_available_fn = _never
+            value.distributed_available_fn = never
 
 
 def shared_callables(module: nn.Module) -> list[partial]:
@@ -115,5 +115,6 @@ def _new(module_class: type[LightningModule]) -> LightningModule:
     return module_class.__new__(module_class)
 
 
-def _never() -> bool:
+def never() -> bool:
+    """Return False: the answer to whether a metric is to be synchronised over ranks."""
     return False

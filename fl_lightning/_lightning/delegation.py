@@ -30,6 +30,17 @@ class Delegate:
             self.owner._current_fx_name = outer
 
 
+class LoaderDelegate(Delegate):
+    """Delegates a hook that returns loaders, and changes what it returns."""
+
+    def __init__(self, owner: Any, name: str, change: Callable[[str, Any], Any]) -> None:
+        super().__init__(owner, name)
+        self.change = change
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.change(self.name, super().__call__(*args, **kwargs))
+
+
 class BatchDelegate(Delegate):
     """Delegates a hook on batches. The server's own batches, which are lists of clients, bypass it."""
 
@@ -52,6 +63,13 @@ def delegate_hooks(wrapper: Any, owner: Any, names: Iterable[str]) -> None:
             setattr(wrapper, name, BatchDelegate(owner, name, wrapper))
 
 
+def delegate_loaders(wrapper: Any, owner: Any, names: Iterable[str], change: Callable[[str, Any], Any]) -> None:
+    """Make ``wrapper`` return ``change(name, loaders)`` for these hooks of ``owner``, if ``owner`` overrides them."""
+    for name in names:
+        if is_overridden(name, owner):
+            setattr(wrapper, name, LoaderDelegate(owner, name, change))
+
+
 def has_batch_hooks(owner: Any) -> bool:
     """Return whether a module or data module overrides a hook that batches pass on their way to the device."""
     return any(is_overridden(name, owner) for name in _BATCH_HOOKS)
@@ -69,18 +87,23 @@ def batch_preparation(
     return lambda batch: after(transfer(before(batch, 0), device, 0), 0)
 
 
-def with_loaders(source: LightningDataModule, train: Any = None, validation: Any = None) -> LightningDataModule:
+def with_loaders(
+    source: LightningDataModule, train: Any = None, validation: Any = None, test: Any = None
+) -> LightningDataModule:
     """Return a copy of the source with other loaders. It keeps all other attributes and the batch hooks.
 
     Args:
         source: the data module of the run, already set up.
         train: what ``train_dataloader`` returns.
         validation: what ``val_dataloader`` returns; by default the source's own.
+        test: what ``test_dataloader`` returns; by default the source's own.
     """
     data = copy.copy(source)
     data.train_dataloader = lambda: train  # type: ignore[method-assign]
     if validation is not None:
         data.val_dataloader = lambda: validation  # type: ignore[method-assign]
+    if test is not None:
+        data.test_dataloader = lambda: test  # type: ignore[method-assign]
     for name in ("prepare_data", "setup", "teardown"):  # they ran once, for all clients
         setattr(data, name, getattr(LightningDataModule, name).__get__(data))
     return data

@@ -26,6 +26,7 @@ if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
     from lightning.pytorch.loggers.logger import DummyLogger
     from lightning.pytorch.profilers import PassThroughProfiler
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+    from lightning.pytorch.utilities.combined_loader import CombinedLoader
     from lightning.pytorch.utilities.compile import to_uncompiled
     from lightning.pytorch.utilities.exceptions import SIGTERMException
     from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -53,6 +54,7 @@ else:
     from pytorch_lightning.loggers.logger import DummyLogger
     from pytorch_lightning.profilers import PassThroughProfiler
     from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
+    from pytorch_lightning.utilities.combined_loader import CombinedLoader
     from pytorch_lightning.utilities.compile import to_uncompiled
     from pytorch_lightning.utilities.exceptions import SIGTERMException
     from pytorch_lightning.utilities.model_helpers import is_overridden
@@ -63,6 +65,7 @@ __all__ = [
     "BatchSizeFinder",
     "Callback",
     "Checkpoint",
+    "CombinedLoader",
     "DDPStrategy",
     "DummyLogger",
     "EarlyStopping",

@@ -12,8 +12,8 @@ def trainer_of(module: LightningModule) -> Trainer | None:
     return module._trainer
 
 
-def evaluate_everywhere(trainer: Trainer) -> None:
-    """Let every rank evaluate on all data, because a distributed sampler repeats samples to fill the last batch."""
+def keep_samplers(trainer: Trainer) -> None:
+    """Keep the samplers of all loaders, because a distributed sampler repeats samples to fill the last batch."""
     trainer._accelerator_connector.use_distributed_sampler = False
 
 

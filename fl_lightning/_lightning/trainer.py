@@ -33,6 +33,7 @@ class TrainerTemplate:
         device: device that the model is on.
         callbacks: callbacks of every Trainer; each Trainer gets its own copies.
         batches_in_place: whether batches are already on the device and no hook of the module or the data changes them.
+        strategy: strategy of every Trainer; by default, a :class:`ClientStrategy`.
         flags: further flags of the Trainer.
     """
 
@@ -41,6 +42,7 @@ class TrainerTemplate:
         device: torch.device,
         callbacks: Sequence[Callback] = (),
         batches_in_place: bool = False,
+        strategy: "ClientStrategy | None" = None,
         **flags: Any,
     ) -> None:
         flags.setdefault("profiler", _NoProfiler())
@@ -49,7 +51,7 @@ class TrainerTemplate:
                 accelerator=device.type,
                 devices=1,
                 num_nodes=1,
-                strategy=ClientStrategy(device, batches_in_place),
+                strategy=strategy or ClientStrategy(device, batches_in_place),
                 plugins=[LightningEnvironment()],
                 callbacks=list(callbacks),
                 logger=DummyLogger(),  # a client may access self.logger.experiment

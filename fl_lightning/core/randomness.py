@@ -92,6 +92,15 @@ def _restore(state: tuple[Any, ...]) -> None:
         torch.cuda.set_rng_state_all(cuda)
 
 
+def generator_states() -> tuple[object, ...]:
+    """Return the state of Python's, NumPy's and torch's global generators, to see whether something draws from them."""
+    _, key, position, *_ = np.random.get_state()
+    states = [torch.default_generator.get_state()]
+    if torch.cuda.is_initialized():
+        states += torch.cuda.get_rng_state_all()
+    return random.getstate(), np.asarray(key).tobytes(), position, *(state.numpy().tobytes() for state in states)
+
+
 def run_seed() -> int:
     """Return the seed that ``seed_everything`` was called with, or 0."""
     return int(os.environ.get("PL_GLOBAL_SEED", "0"))

@@ -16,13 +16,14 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from fl_lightning._lightning.delegation import delegate_hooks
+from fl_lightning._lightning.delegation import delegate_hooks, delegate_loaders
 from fl_lightning._lightning.names import LightningDataModule, rank_zero_info
 from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import run_seed
 from fl_lightning.data.batches import ClientBatches
 from fl_lightning.data.cohorts import CohortSampler
+from fl_lightning.data.evaluation import sliced
 from fl_lightning.data.labels import Label, Labels, labels_of
 from fl_lightning.data.partitions.base import Indices, Partition, RedrawnPartition
 from fl_lightning.data.selection import AllClients, Selection
@@ -30,7 +31,6 @@ from fl_lightning.data.training_data import TrainingData
 
 #: Integer labels that reach this number are not treated as classes.
 _MAX_CLASSES = 1_000_000
-_SOURCE_LOADERS = ("val_dataloader", "test_dataloader", "predict_dataloader")
 
 
 class FederatedDataModule(LightningDataModule):
@@ -82,7 +82,9 @@ class FederatedDataModule(LightningDataModule):
         self.prepare_data_per_node = source.prepare_data_per_node
         self._data: TrainingData | None = None
         self._drawn_round = 0
-        delegate_hooks(self, source, _SOURCE_LOADERS)
+        self._evaluation_loaders: dict[str, Any] = {}
+        delegate_hooks(self, source, ["predict_dataloader"])
+        delegate_loaders(self, source, ["val_dataloader", "test_dataloader"], self._slice)
 
     def __getattr__(self, name: str) -> Any:
         """Look up any other attribute, such as ``trainer.datamodule.num_classes``, on the source."""
@@ -106,6 +108,7 @@ class FederatedDataModule(LightningDataModule):
         """Stop the worker processes and let the source clean up."""
         if self._data is not None:
             self._data.stop_workers()
+        self._evaluation_loaders.clear()
         self.source.teardown(stage)
 
     def train_dataloader(self) -> DataLoader:
@@ -128,6 +131,12 @@ class FederatedDataModule(LightningDataModule):
     def move_to(self, device: torch.device) -> None:
         """Move the training data to the device if it is held as tensors and fits there."""
         self._data = self.data.to(device)
+
+    def validation_loaders(self) -> Any:
+        """Return the loaders that the global model is validated with, or None if the source has none."""
+        if "val_dataloader" not in self._evaluation_loaders and "val_dataloader" in vars(self):
+            self.val_dataloader()
+        return self._evaluation_loaders.get("val_dataloader")
 
     @property
     def num_clients(self) -> int:
@@ -202,6 +211,12 @@ class FederatedDataModule(LightningDataModule):
             drop_last=self.data.drop_last and not keep_last,
         )
         return self.data.loader(batches)
+
+    def _slice(self, hook: str, loaders: Any) -> Any:
+        """Slice the tensors of evaluation loaders, on the Trainer's device."""
+        device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
+        self._evaluation_loaders[hook] = sliced(loaders, device)
+        return self._evaluation_loaders[hook]
 
     def _partition_data(self) -> None:
         """Read the source's training data and assign its samples to the clients."""

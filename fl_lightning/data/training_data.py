@@ -55,7 +55,7 @@ class TrainingData:
     @classmethod
     def from_loader(cls, loader: DataLoader) -> "TrainingData":
         """Take the data set and the settings of a loader."""
-        tensors = _as_tensors(loader.dataset)
+        tensors = as_tensors(loader.dataset)
         dataset = loader.dataset if tensors is None else TensorDataset(*tensors)
         return cls(
             dataset,
@@ -79,7 +79,7 @@ class TrainingData:
         The data is not moved if it is not held as tensors or needs more than half of the device's free memory.
         """
         tensors = self.tensors
-        if tensors is None or device.type == "cpu" or not _fits(tensors, device):
+        if tensors is None or device.type == "cpu" or not fits(tensors, device):
             return self
         moved = TensorDataset(*(tensor.to(device) for tensor in tensors))
         return TrainingData(moved, self.batch_size, self.collate_fn, self.shuffle, self.drop_last)
@@ -112,22 +112,22 @@ def _shuffles(loader: DataLoader) -> bool:
     return not isinstance(sampler, SequentialSampler)
 
 
-def _as_tensors(dataset: Dataset) -> tuple[Tensor, ...] | None:
+def as_tensors(dataset: Dataset) -> tuple[Tensor, ...] | None:
     """Return the tensors of a TensorDataset, looking into Subset and ConcatDataset, or None if there are none."""
     if type(dataset) is TensorDataset:
         return dataset.tensors
-    if type(dataset) is Subset and (tensors := _as_tensors(dataset.dataset)) is not None:
+    if type(dataset) is Subset and (tensors := as_tensors(dataset.dataset)) is not None:
         index = torch.as_tensor(dataset.indices, dtype=torch.int64)
         return tuple(tensor[index] for tensor in tensors)
     if type(dataset) is ConcatDataset:
-        parts = [tensors for part in dataset.datasets if (tensors := _as_tensors(part)) is not None]
+        parts = [tensors for part in dataset.datasets if (tensors := as_tensors(part)) is not None]
         alike = {tuple((tensor.dtype, tensor.shape[1:]) for tensor in tensors) for tensors in parts}
         if len(parts) == len(dataset.datasets) and len(alike) == 1:
             return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
     return None
 
 
-def _fits(tensors: tuple[Tensor, ...], device: torch.device) -> bool:
+def fits(tensors: tuple[Tensor, ...], device: torch.device) -> bool:
     """Return whether the tensors take less than half of the device's free memory."""
     if device.type != "cuda":
         return True

@@ -20,6 +20,7 @@ from fl_lightning.callbacks import (
 )
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import IID
+from fl_lightning.data.evaluation import SlicedLoader
 from tests.callbacks.test_server import Keep
 from tests.toys import Net, federate, identical
 
@@ -167,6 +168,18 @@ def test_every_client_is_evaluated_with_its_own_model():
     assert metrics["clients/val_accuracy_mean"] == pytest.approx(sum(accuracies) / 4, rel=1e-6)
     assert metrics["clients/val_accuracy_worst"] == pytest.approx(min(accuracies), rel=1e-6)
     assert metrics["clients/val_accuracy_std"] == pytest.approx(np.std(accuracies), abs=1e-6)
+
+
+def test_clients_are_evaluated_with_the_sliced_loader_of_the_server():
+    loaders = set()
+
+    class Watch(Net):
+        def validation_step(self, batch, batch_idx):
+            super().validation_step(batch, batch_idx)
+            loaders.add(self.trainer.val_dataloaders)
+
+    federate(Watch(), callbacks=[ClientEvaluation()], rounds=2)
+    assert [type(loader) for loader in loaders] == [SlicedLoader]
 
 
 def test_a_module_that_logs_metric_objects_can_be_evaluated_per_client_and_fitted_twice():

@@ -72,7 +72,7 @@ def test_the_placeholder_metric_can_be_switched_off(tmp_path):
 
 def test_the_distributed_sampler_is_a_flag_of_the_accelerator_connector():
     connector = quiet_trainer()._accelerator_connector
-    assert connector.use_distributed_sampler is True, "server_trainer.evaluate_everywhere sets use_distributed_sampler"
+    assert connector.use_distributed_sampler is True, "server_trainer.keep_samplers sets use_distributed_sampler"
 
 
 def test_sync_batchnorm_leaves_a_layer_synchronisation():
