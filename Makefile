@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Return freed memory to the system, so that two test processes fit into 3 GB.
 PYTEST := MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=1000000 $(BIN)/python -m pytest -n auto
 
-.PHONY: run test test-all lint docs format setup tree clean
+.PHONY: run test test-all lint docs format setup tree clean benchmark benchmark-peers
 
 run: setup  ## compare FedAvg and FedNNNN on real handwritten digits: a table and a report
 	@$(BIN)/fl-lightning compare configs/demo_suite.yaml --jobs 2
@@ -34,6 +34,12 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+benchmark: setup  ## time rounds against a plain PyTorch loop and other simulators: a table and a picture
+	$(BIN)/python benchmarks/simulators
+
+benchmark-peers: setup  ## set up the environments of the other simulators in .venv-peers
+	PYTHON=$(BIN)/python benchmarks/peers.sh
+
 setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
@@ -43,4 +49,4 @@ setup: .venv/ready
 	@touch $@
 
 clean:
-	rm -rf .venv build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-peers build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

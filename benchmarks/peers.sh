@@ -14,7 +14,7 @@ version() { "$1" -c 'import torch; print(torch.__version__)'; }
 packages() { "$1" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])'; }
 
 requirements() {
-  case $1 in
+  case $1 in  # flwr 1.42.0 requires a release of certifi that is not on PyPI
     pfl) echo "pfl==0.6.0" ;;
     fluke) echo "fluke-fl==0.8.1" ;;
     fedlab) echo "fedlab==1.3.0" ;;
@@ -23,18 +23,19 @@ requirements() {
   esac
 }
 
-for peer in "${@:-pfl fluke fedlab flower}"; do
-  for name in $peer; do
-    wanted=$(requirements "$name")
-    folder=.venv-peers/$name
-    rm -rf "$folder"
-    "$main" -m venv "$folder"
-    packages "$main" >"$(packages "$folder/bin/python")/main-environment.pth"
-    if ! "$folder/bin/python" -m pip install --quiet --constraint benchmarks/peers.txt "$wanted" >"$folder/install.log" 2>&1; then
-      echo "$name: not installed, see $folder/install.log"
-      tail -3 "$folder/install.log"
-      continue
-    fi
-    echo "$name: $wanted with torch $(version "$folder/bin/python") (main environment: $(version "$main"))"
-  done
+[ $# -gt 0 ] || set -- pfl fluke fedlab flower
+for peer in "$@"; do
+  wanted=$(requirements "$peer")
+  folder=.venv-peers/$peer
+  rm -rf "$folder"
+  "$main" -m venv "$folder"
+  python=$folder/bin/python
+  packages "$main" >"$(packages "$python")/main-environment.pth"
+  if "$python" -m pip install --constraint benchmarks/peers.txt "$wanted" >"$folder/install.log" 2>&1; then
+    echo "$peer: $wanted with torch $(version "$python") (main environment: $(version "$main"))"
+  else
+    echo "$peer: not installed, see $folder/install.log"
+    grep ERROR "$folder/install.log" | cut -c 1-200 || true
+    rm "$python"
+  fi
 done

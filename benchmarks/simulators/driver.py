@@ -1,5 +1,6 @@
 """Starts the contestants, each in a process of its own, and lets them run their rounds in turns."""
 
+import contextlib
 import json
 import os
 import signal
@@ -104,10 +105,8 @@ class Process:
 
     def _ask(self) -> dict[str, Any]:
         assert self._process is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # the process has ended, which reading will notice
             self._process.stdin.write("\n")
-        except BrokenPipeError:
-            pass  # the process has ended, which reading will notice
         return self._read()
 
     def _read(self) -> dict[str, Any]:
@@ -175,7 +174,7 @@ def _environment(contestant: Contestant, threads: int) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": "",
     }
     if contestant.peer is not None:
-        environment["PYTHONPATH"] = str(HERE)
+        environment |= {"PYTHONPATH": str(HERE), "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     return environment
 
 

@@ -1,4 +1,4 @@
-"""fl_lightning: options are settings of LocalTraining, such as ``execution=vectorized``, and ``processes=2`` for DDP."""
+"""fl_lightning. Options are arguments of LocalTraining, such as ``execution=vectorized``, or ``processes=2`` for DDP."""
 
 import inspect
 import logging
@@ -49,6 +49,10 @@ class TakeTurns(Callback):
             self.turns.wait(accuracy_of(trainer))
         trainer.strategy.barrier()
 
+    def on_train_end(self, trainer: Trainer, pl_module: FederatedModule) -> None:
+        if self.turns is not None:
+            self.turns.finish(accuracy_of(trainer), pl_module.module.net)
+
 
 def accuracy_of(trainer: Trainer) -> float | None:
     value = trainer.callback_metrics.get("val/accuracy")
@@ -89,8 +93,6 @@ def main() -> None:
         enable_model_summary=False,
     )
     trainer.fit(module, data)
-    if is_first:
-        turns.finish(accuracy_of(trainer), net)
 
 
 if __name__ == "__main__":

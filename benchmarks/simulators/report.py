@@ -82,15 +82,14 @@ def table(results: Results) -> str:
             "",
             f"**{task}: {TASKS[task].title}**",
             "",
-            "| | ratio to plain (quartiles) | seconds per round | start-up, s | peak memory, MB | accuracy | compared with"
-            " the plain loop |",
-            "| --- | --- | --- | --- | --- | --- | --- |",
+            "| | ratio to plain (quartiles) | seconds per round | start-up, s | first round, s | peak memory, MB | accuracy | result |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
         for row in _ranked(rows):
             low, middle, high = _quartiles(ratios(row, plain))
             lines.append(
                 f"| {_name(row)} | {middle:.2f} ({low:.2f}–{high:.2f}) | {statistics.median(row.seconds[1:]):.3f}"
-                f" | {row.startup:.1f} | {'?' if row.peak_mb is None else f'{row.peak_mb:.0f}'}"
+                f" | {row.startup:.1f} | {row.seconds[0]:.2f} | {'?' if row.peak_mb is None else f'{row.peak_mb:.0f}'}"
                 f" | {'?' if row.accuracy[-1] is None else f'{row.accuracy[-1]:.4f}'} | {verdict(row, plain)} |"
             )
         skipped = [f"{row.label}: {row.skipped}" for row in rows if row.skipped]

@@ -112,7 +112,7 @@ def _synthetic(count: int) -> tuple[Tensor, Tensor]:
     labels = torch.randint(10, (count,), generator=generator)
     variants = torch.randint(5, (count,), generator=generator)
     images = torch.randn(count, 1, 28, 28, generator=generator)
-    return images.add_(prototypes[labels, variants], alpha=0.25), labels
+    return images.add_(prototypes[labels, variants], alpha=0.35), labels
 
 
 def _mnist(folder: Path, train: bool, count: int) -> tuple[Tensor, Tensor]:
