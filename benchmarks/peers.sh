@@ -13,8 +13,9 @@ main=${PYTHON:-.venv/bin/python}
 version() { "$1" -c 'import torch; print(torch.__version__)'; }
 packages() { "$1" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])'; }
 
+# Not flwr 1.42.0: when it was tried, pip found no certifi that it accepts.
 requirements() {
-  case $1 in  # flwr 1.42.0 requires a release of certifi that is not on PyPI
+  case $1 in
     pfl) echo "pfl==0.6.0" ;;
     fluke) echo "fluke-fl==0.8.1" ;;
     fedlab) echo "fedlab==1.3.0" ;;

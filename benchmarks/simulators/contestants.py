@@ -49,4 +49,4 @@ CONTESTANTS = {
 }
 
 #: simulators that cannot take part
-ABSENT = {"FL-bench": "not on PyPI, so there is no release to install"}
+ABSENT = {"FL-bench": "because PyPI has no package fl-bench or flbench"}

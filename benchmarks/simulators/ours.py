@@ -1,4 +1,4 @@
-"""fl_lightning. Options are arguments of LocalTraining, such as ``execution=vectorized``, or ``processes=2`` for DDP."""
+"""fl_lightning. Options: ``processes=2`` for DDP, and arguments of LocalTraining such as ``execution=vectorized``."""
 
 import inspect
 import logging

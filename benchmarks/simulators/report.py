@@ -12,6 +12,15 @@ from contestants import ABSENT, HERE
 from driver import Row
 from tasks import TASKS
 
+_COLUMNS = (
+    "ratio to plain (quartiles)",
+    "seconds per round",
+    "start-up, s",
+    "first round, s",
+    "peak memory, MB",
+    "accuracy",
+    "result",
+)
 #: weights that differ by less than this are the same up to rounding
 SAME_WEIGHTS = 1e-3
 #: accuracies that differ by less than this are equal
@@ -55,7 +64,8 @@ def machine() -> dict[str, str]:
         ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
     ).stdout.strip()
     info = Path("/proc/cpuinfo")
-    models = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     cpu = f"{len(models)} × {models[0]}" if models else platform.processor()
     return {
         "machine": f"{cpu}, {platform.system()}",
@@ -82,8 +92,8 @@ def table(results: Results) -> str:
             "",
             f"**{task}: {TASKS[task].title}**",
             "",
-            "| | ratio to plain (quartiles) | seconds per round | start-up, s | first round, s | peak memory, MB | accuracy | result |",
-            "| --- | --- | --- | --- | --- | --- | --- | --- |",
+            f"| | {' | '.join(_COLUMNS)} |",
+            "| --- " * (len(_COLUMNS) + 1) + "|",
         ]
         for row in _ranked(rows):
             low, middle, high = _quartiles(ratios(row, plain))
