@@ -20,6 +20,8 @@ Results go to benchmarks/results/DATE: table.md, ratios.png and results.json.
 import argparse
 import datetime
 import os
+import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -31,6 +33,7 @@ from tasks import TASKS, Data, Sizes, draw
 
 def main() -> None:
     arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that contestants and temporary files go, too
     keys = [key for key in CONTESTANTS if key == "plain" or key in arguments.contestants]
     sizes = Sizes(arguments.clients, arguments.samples, arguments.test_samples)
     data = Data(arguments.data, sizes)
@@ -56,6 +59,7 @@ def main() -> None:
         "threads per contestant": str(arguments.threads),
         "load average before the start": load,
         "data": data.name,
+        "sizes": f"{sizes.clients} clients × {sizes.samples}, batches of {sizes.batch}, evaluation on {sizes.test}",
         "rounds": f"{arguments.rounds}, after one that is not counted",
         "versions": ", ".join(f"{name} {value}" for name, value in versions.items()),
     }

@@ -52,6 +52,7 @@ class TakeTurns(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: FederatedModule) -> None:
         if self.turns is not None:
             self.turns.finish(accuracy_of(trainer), pl_module.module.net)
+        trainer.strategy.barrier()  # the driver reads the memory of all processes
 
 
 def accuracy_of(trainer: Trainer) -> float | None:

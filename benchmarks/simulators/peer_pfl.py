@@ -1,4 +1,7 @@
-"""Apple pfl: FederatedAveraging on a SimulatedBackend, with its own central evaluation callback."""
+"""Apple pfl: FederatedAveraging on a SimulatedBackend, with its own central evaluation callback.
+
+That callback evaluates the start instead of the first round, which is the warm-up, so the first round has no accuracy.
+"""
 
 from collections.abc import Iterator
 
@@ -49,8 +52,9 @@ class TakeTurns(TrainingProcessCallback):
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
-        values = aggregate_metrics.to_simple_dict()
-        self.accuracy = next((value for name, value in values.items() if "Central val | accuracy" in name), None)
+        if central_iteration > 0:
+            values = aggregate_metrics.to_simple_dict()
+            self.accuracy = next(value for name, value in values.items() if "Central val | accuracy" in name)
         if central_iteration + 1 < self.rounds:
             self.turns.wait(self.accuracy)
         return False, Metrics()
