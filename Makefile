@@ -10,7 +10,7 @@ PYTEST := MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=1000000 $(BIN)/python -m pyt
 THIRDPARTY := .venv-thirdparty
 SITE_PACKAGES := -c "import sysconfig; print(sysconfig.get_path('purelib'))"
 
-.PHONY: run test test-all test-thirdparty lint docs format setup tree clean
+.PHONY: run test test-all test-thirdparty lint docs format setup tree clean benchmark benchmark-peers
 
 run: setup  ## compare FedAvg and FedNNNN on real handwritten digits: a table and a report
 	@$(BIN)/fl-lightning compare configs/demo_suite.yaml --jobs 2
@@ -41,6 +41,12 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+benchmark: setup  ## time rounds against a plain PyTorch loop and other simulators: a table and a picture
+	$(BIN)/python benchmarks/simulators
+
+benchmark-peers: setup  ## set up the environments of the other simulators in .venv-peers
+	PYTHON=$(BIN)/python benchmarks/peers.sh
+
 setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
@@ -58,4 +64,4 @@ $(THIRDPARTY)/ready: .venv/ready tests/thirdparty/requirements.txt
 	@touch $@
 
 clean:
-	rm -rf .venv $(THIRDPARTY) build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-peers $(THIRDPARTY) build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

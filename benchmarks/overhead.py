@@ -4,6 +4,8 @@
 
 Both train 10 clients on 600 MNIST-sized images each, in batches of 50, and average them. Evaluation is not timed. The
 plain loop is what you would write by hand for this one case: one model, in-place loads, indexed tensors, SGD.
+
+benchmarks/simulators also times evaluation, start-up and memory, and compares with other simulators.
 """
 
 import argparse
