@@ -7,6 +7,7 @@ from fl_lightning._lightning.package import PACKAGE
 if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
     from lightning.fabric.plugins.environments import LightningEnvironment
     from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+    from lightning.pytorch.accelerators import CUDAAccelerator
     from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, RichProgressBar, Timer, TQDMProgressBar
     from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
     from lightning.pytorch.loggers import TensorBoardLogger
@@ -20,6 +21,7 @@ if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
 else:
     from lightning_fabric.plugins.environments import LightningEnvironment
     from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
+    from pytorch_lightning.accelerators import CUDAAccelerator
     from pytorch_lightning.callbacks import Checkpoint, ModelCheckpoint, RichProgressBar, Timer, TQDMProgressBar
     from pytorch_lightning.callbacks.progress.tqdm_progress import Tqdm
     from pytorch_lightning.loggers import TensorBoardLogger
@@ -32,6 +34,7 @@ else:
     from pytorch_lightning.utilities.types import OptimizerLRScheduler
 
 __all__ = [
+    "CUDAAccelerator",
     "Callback",
     "Checkpoint",
     "DDPStrategy",

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fl_lightning.client import ClientCallback, LocalTraining
-from fl_lightning.core.distributed import gather_objects, gather_rows, max_over_ranks, sum_over_ranks
+from fl_lightning.core.distributed import gather_objects, gather_rows, gather_states, max_over_ranks, sum_over_ranks
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState, StateDict, StateLayout, exact_dtype
@@ -264,14 +264,15 @@ class GatheredAggregator(Aggregator):
         self.received.sort(key=lambda item: item.update.client)
 
     def reduce(self) -> None:
-        meta = gather_objects([(replace(item.update, metrics={}), item.weight) for item in self.received])
+        meta = gather_objects([(replace(item.update, metrics={}, extras={}), item.weight) for item in self.received])
+        extras = gather_states([item.update.extras for item in self.received], self.device)
         like = self.layout.flatten(self.start_state)
         parts = [
             gather_rows(_stack([getattr(item.state, part) for item in self.received], getattr(like, part)))
             for part in ("parameters", "statistics", "counters")
         ]
         self.received = [
-            Received(update, weight, FlatState(*(rows[row] for rows in parts)))
+            Received(replace(update, extras=extras[row]), weight, FlatState(*(rows[row] for rows in parts)))
             for row, (update, weight) in enumerate(meta)
         ]
         self.received.sort(key=lambda item: item.update.client)

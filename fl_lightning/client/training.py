@@ -149,7 +149,7 @@ class LocalTraining:
         )
         for key, callback in _keyed(trainer.callbacks):  # type: ignore[attr-defined]
             callback.on_upload(update)
-            if callback.memory or self._store.get(key, client):
+            if callback.memory or self._store.has(key, client):
                 update.memory[key] = _cloned(callback.memory)
         update.extras = _cloned(update.extras)
         return update

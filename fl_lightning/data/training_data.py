@@ -17,6 +17,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from fl_lightning.core.transfer import free_memory
 from fl_lightning.data.batches import ClientBatches, TensorLoader
 from fl_lightning.data.workers import WorkerLoader, Workers
 
@@ -79,7 +80,7 @@ class TrainingData:
         The data is not moved if it is not held as tensors or needs more than half of the device's free memory.
         """
         tensors = self.tensors
-        if tensors is None or device.type == "cpu" or not _fits(tensors, device):
+        if tensors is None or device.type == "cpu" or sum(t.nbytes for t in tensors) >= free_memory(device) / 2:
             return self
         moved = TensorDataset(*(tensor.to(device) for tensor in tensors))
         return TrainingData(moved, self.batch_size, self.collate_fn, self.shuffle, self.drop_last)
@@ -125,11 +126,3 @@ def _as_tensors(dataset: Dataset) -> tuple[Tensor, ...] | None:
         if len(parts) == len(dataset.datasets) and len(alike) == 1:
             return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
     return None
-
-
-def _fits(tensors: tuple[Tensor, ...], device: torch.device) -> bool:
-    """Return whether the tensors take less than half of the device's free memory."""
-    if device.type != "cuda":
-        return True
-    free, _ = torch.cuda.mem_get_info(device)
-    return sum(tensor.nbytes for tensor in tensors) < free / 2

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
+from operator import add
 from statistics import fmean
 
 import torch
@@ -26,10 +27,9 @@ def layer_norms(vector: Tensor, layout: StateLayout) -> Tensor:
     """Return the norm of each layer's part of a parameter vector, weight and bias together, in layer order."""
     pieces = vector.split([layout.shapes[name].numel() for name in layout.parameters])
     dtype = torch.promote_types(vector.dtype, torch.float64) if vector.device.type != "mps" else vector.dtype
-    squares = torch.stack([torch.linalg.vector_norm(piece, dtype=dtype) for piece in pieces]).square()
-    number = {name: index for index, names in enumerate(layout.layers.values()) for name in names}
-    index = torch.tensor([number[name] for name in layout.parameters], device=vector.device)
-    return squares.new_zeros(len(layout.layers)).index_add(0, index, squares).sqrt()
+    norms = torch.stack([torch.linalg.vector_norm(piece, dtype=dtype) for piece in pieces])
+    squares = dict(zip(layout.parameters, norms.square().unbind(), strict=True))
+    return torch.stack([reduce(add, [squares[name] for name in names]) for names in layout.layers.values()]).sqrt()
 
 
 def angle_between(first: Tensor, second: Tensor) -> float:

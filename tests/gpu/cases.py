@@ -22,6 +22,7 @@ from fl_lightning.callbacks import (
     LastRound,
     NormDiagnostics,
     Participation,
+    RoundCallback,
 )
 from fl_lightning.data import ClassesPerClient, RandomClients
 from fl_lightning.data.sources.images import ImageSource
@@ -49,6 +50,19 @@ class Pictures(ImageSource):
         inputs, labels = blobs().tensors
         images = inputs.sub(inputs.min()).mul(20).to(torch.uint8).view(-1, 1, 2, 3)
         return TensorDataset(images, labels), TensorDataset(images, labels)
+
+
+class Devices(RoundCallback):
+    """Collects the devices that updates and aggregates are on."""
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+
+    def on_client_end(self, trainer: Any, pl_module: Any, round: Any, update: Any, weight: float) -> None:
+        self.found |= {str(value.device) for value in update.state.values()}
+
+    def on_round_end(self, trainer: Any, pl_module: Any, round: Any, aggregate: Any) -> None:
+        self.found |= {str(value.device) for value in [*aggregate.state.values(), *aggregate.served_state.values()]}
 
 
 def dropout_net() -> LightningModule:
@@ -151,14 +165,14 @@ def compare(name: str) -> dict[str, Any]:
     expected, cpu_trainer = fit(CASES[name](), "cpu", Path(tempfile.mkdtemp()))
     launches = runtime_calls()["kernel launches"]
     with emulated() as gpu:
-        state, trainer = fit(CASES[name](), "gpu", Path(tempfile.mkdtemp()))
-        found = numbers(trainer)
-        devices = sorted({str(value.device) for value in state.values()})
-        state = on_cpu(state)
+        case = CASES[name]()
+        case["server_callbacks"] = [*case.get("server_callbacks", []), devices := Devices()]
+        state, trainer = fit(case, "gpu", Path(tempfile.mkdtemp()))
+        state, found = on_cpu(state), numbers(trainer)
     return {
         "weights": differences(expected, state),
         "metrics": different_numbers(numbers(cpu_trainer), found),
-        "devices": devices,
+        "devices": sorted(devices.found),
         "launches": runtime_calls()["kernel launches"] - launches,
         "waits": per_phase(gpu.record.waits),
         "events": [(times, *event) for event, times in sorted(gpu.record.waits.items())],
@@ -208,13 +222,14 @@ def resume(name: str) -> dict[str, Any]:
         return {**settings, "server_callbacks": [*settings.get("server_callbacks", []), LastRound()]}
 
     whole, whole_trainer = fit(case(), "cpu", Path(tempfile.mkdtemp()), **options(4))
+    checkpoint = "log/version_0/checkpoints/last.ckpt"
     begun = Path(tempfile.mkdtemp())
     with emulated():
         fit(case(), "gpu", begun, **options(2))
         copied = Path(shutil.copytree(begun, Path(tempfile.mkdtemp(), "copy")))
-        state, trainer = fit(case(), "gpu", begun, **options(4, ckpt_path=begun / "checkpoints" / "last.ckpt"))
+        state, trainer = fit(case(), "gpu", begun, **options(4, ckpt_path=begun / checkpoint))
         on_gpu, metrics_on_gpu = on_cpu(state), numbers(trainer)
-    state, trainer = fit(case(), "cpu", copied, **options(4, ckpt_path=copied / "checkpoints" / "last.ckpt"))
+    state, trainer = fit(case(), "cpu", copied, **options(4, ckpt_path=copied / checkpoint))
     expected = numbers(whole_trainer)
     return {
         "gpu": [*differences(whole, on_gpu), *different_numbers(expected, metrics_on_gpu)],
@@ -228,13 +243,13 @@ def train_rank(name: str) -> dict[str, Any]:
     Collectives run over gloo, but accept only what NCCL accepts.
     """
     with emulated(nccl=True) as gpu:
+        case = CASES[name]()
+        case["server_callbacks"] = [*case.get("server_callbacks", []), devices := Devices()]
         strategy = DDPStrategy(process_group_backend="gloo")
-        state, trainer = fit(CASES[name](), "gpu", Path(tempfile.mkdtemp()), strategy=strategy, devices=2)
-        devices = sorted({str(value.device) for value in state.values()})
-        state = on_cpu(state)
-        found = numbers(trainer)
+        state, trainer = fit(case, "gpu", Path(tempfile.mkdtemp()), strategy=strategy, devices=2)
+        state, found = on_cpu(state), numbers(trainer)
     copies: Counter[str] = Counter()
     for event, size in gpu.record.copies.items():
         if event.kind.startswith("c10d"):
             copies[f"{event.phase}: {event.where}"] += size
-    return {"state": state, "metrics": found, "devices": devices, "copies": dict(copies)}
+    return {"state": state, "metrics": found, "devices": sorted(devices.found), "copies": dict(copies)}

@@ -43,6 +43,8 @@ _WAITING = {
     *("aten::bincount", "aten::equal", "aten::repeat_interleave", "aten::nonzero_static", "aten::_linalg_check_errors"),
     *("aten::multinomial", "aten::histc"),
 }
+#: copies to the device of at most this many bytes do not block (CUDA's programming guide, "Concurrent execution")
+_STAGED = 65536
 _COPIES = ("aten::_to_copy", "aten::copy_")
 _INDEXING = ("aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_")
 
@@ -124,18 +126,20 @@ class EmulatedGPU(TorchDispatchMode):
             self.record.add_wait(f"to device by {name}")
 
     def _watch_copy(self, into: Tensor | None, source: Tensor, destination: torch.device, non_blocking: bool) -> None:
-        """Record a copy. One that does not block must be from or to pinned memory, or the driver may wait."""
+        """Record a copy. One that does not block must use pinned memory, or be small, or else the driver may wait."""
         kind = "to host" if destination.type == "cpu" else "to device"
         host = source if kind == "to device" else into
         if not source.numel():
             return
         if not non_blocking:
             self.record.add_wait(kind)
-        elif host is None or not host.is_pinned():
+        elif host is not None and host.is_pinned():
+            kind += ", pinned"
+        elif kind == "to device" and source.nbytes <= _STAGED:
+            kind += ", staged"
+        else:
             kind += ", pageable"
             self.record.add_wait(kind)
-        else:
-            kind += ", pinned"
         self.record.add_copy(kind, source.nbytes)
 
     def _check_mixture(self, func: Any, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> None:
