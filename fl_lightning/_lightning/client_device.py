@@ -58,20 +58,28 @@ def avoid_waiting(trainer: Trainer) -> None:
 
     The Trainer must have a :class:`HostCounting` strategy.
     """
-    trainer._checkpoint_connector.resume_end = _nothing  # type: ignore[method-assign]
     connector: Any = trainer._logger_connector
+    epochs: Any = trainer.fit_loop.epoch_loop
+    trainer._checkpoint_connector.resume_end = _nothing  # type: ignore[method-assign]
     connector.log_metrics = MethodType(_keep_metrics, connector)
+    connector.teardown = _nothing
+    epochs.teardown = MethodType(_teardown_validation, epochs)
     for loop in (trainer.fit_loop, trainer.validate_loop):
         loop.setup_data = MethodType(_setup_data, loop)  # type: ignore[method-assign]
 
 
 def _nothing() -> None:
-    """Do nothing after a checkpoint was loaded, because a client has none. Lightning would empty CUDA's cache."""
+    """Do nothing. After a checkpoint, Lightning would empty CUDA's cache; after a fit, it would copy metrics to the CPU."""
 
 
 def _keep_metrics(connector: Any, metrics: dict[str, Any], step: int | None = None) -> None:
     """Keep metrics for ``trainer.logged_metrics`` without reading their values, because a client has no log."""
     connector._logged_metrics.update(metrics)
+
+
+def _teardown_validation(epochs: Any) -> None:
+    """Release what validation used, and leave the metrics of the training steps on the device."""
+    epochs.val_loop.teardown()
 
 
 def _setup_data(loop: Any) -> None:

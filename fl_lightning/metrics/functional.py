@@ -34,10 +34,11 @@ def layer_norms(vector: Tensor, layout: StateLayout) -> Tensor:
 
 def angle_between(first: Tensor, second: Tensor) -> float:
     """Return the angle in radians; π/2 if a vector is zero, because it points neither along nor against the other."""
-    lengths = math.sqrt(float(first.dot(first)) * float(second.dot(second)))
+    products = torch.stack([first.dot(first), second.dot(second), first.dot(second)]).tolist()  # one read from a GPU
+    lengths = math.sqrt(products[0] * products[1])
     if lengths == 0:
         return math.pi / 2
-    return math.acos(max(-1.0, min(1.0, float(first.dot(second)) / lengths)))
+    return math.acos(max(-1.0, min(1.0, products[2] / lengths)))
 
 
 def gompertz(angle: Tensor, alpha: float) -> Tensor:

@@ -28,7 +28,7 @@ from fl_lightning.data import ClassesPerClient, RandomClients
 from fl_lightning.data.sources.images import ImageSource
 from tests.gpu.emulator import EmulatedGPU
 from tests.gpu.record import Event, Frame
-from tests.gpu.runtime import runtime_calls
+from tests.gpu.runtime import runtime_calls, set_free_memory
 from tests.runs import REPOSITORY
 from tests.test_every_algorithm import ALGORITHMS, PARTS, fitting_model, run
 from tests.toys import Net, blobs
@@ -66,7 +66,7 @@ class Devices(RoundCallback):
 
 
 def dropout_net() -> LightningModule:
-    """Return a network that draws random numbers in every step."""
+    """Return a network that draws random numbers and logs in every step."""
     torch.manual_seed(0)
     return Net(batch_norm=True, dropout=0.2, momentum=0.9)
 
@@ -88,9 +88,9 @@ CASES: dict[str, Callable[[], Case]] = {
         "algorithm": "FedAvg",
         "server_callbacks": [ClientEvaluation(samples="own")],
     },
-    "dropout": lambda: {"algorithm": "FedAvg", "module": dropout_net()},
     "pictures": lambda: {"algorithm": "FedAvg", "source": Pictures(batch_size=8)},
     "augmented pictures": lambda: {"algorithm": "FedAvg", "source": Pictures(batch_size=8, augment=True)},
+    "FedAvg, a module that logs": lambda: {"algorithm": "FedAvg", "module": dropout_net()},
     **{
         f"{name} in a folder": lambda name=name: {"algorithm": name, "folder": "clients"}
         for name in ("Scaffold", "FedBN", "FedMA")
@@ -198,13 +198,17 @@ def measure(name: str, clients: int = 2, epochs: int = 1, rounds: int = 2) -> di
 
 def budget(name: str) -> dict[str, Any]:
     """Measure a small run, one with more clients and more steps, and one with more rounds."""
-    measure(name)  # the first run in a process also allocates
     return {
         "small": measure(name),
-        "more clients": measure(name, clients=4),
-        "more steps": measure(name, epochs=3),
-        "more rounds": measure(name, rounds=5),
+        "more clients and steps": measure(name, clients=4, epochs=2),
+        "more rounds": measure(name, rounds=4),
     }
+
+
+def full_device(name: str) -> dict[str, Any]:
+    """Compare a case on a device whose memory is taken, so that data and memories stay on the host."""
+    set_free_memory(0)
+    return compare(name)
 
 
 def resume(name: str) -> dict[str, Any]:

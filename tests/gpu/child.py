@@ -7,6 +7,7 @@ its traceback as ``error``. Every job is forked from a process that has imported
 import json
 import multiprocessing
 import os
+import resource
 import socket
 import sys
 import tempfile
@@ -22,7 +23,7 @@ runtime.install(devices=2)
 
 import torch  # noqa: E402
 
-from tests.gpu import cases  # noqa: E402
+from tests.gpu import cases, checks  # noqa: E402
 
 _FORK = multiprocessing.get_context("fork")
 
@@ -65,9 +66,17 @@ def _rank(name: str, rank: int, port: int, file: Path) -> None:
         os._exit(1)  # the other rank may wait for this one
 
 
+def check(name: str) -> dict[str, Any]:
+    """Run a check, which raises an error if it fails."""
+    checks.CHECKS[name]()
+    return {}
+
+
 KINDS: dict[str, Callable[[str], dict[str, Any]]] = {
     "compare": cases.compare,
     "budget": cases.budget,
+    "check": check,
+    "full device": cases.full_device,
     "resume": cases.resume,
     "two devices": two_devices,
 }
@@ -82,6 +91,12 @@ def _do(job: str, file: Path) -> None:
     file.write_text(json.dumps(result))
 
 
+def _seconds() -> float:
+    """Return how long jobs have kept the processor busy."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def main(results: str, *jobs: str) -> None:
     """Run the jobs one after the other and write their results."""
     warnings.filterwarnings("ignore")
@@ -90,8 +105,10 @@ def main(results: str, *jobs: str) -> None:
     for job in jobs:
         file = Path(tempfile.mkdtemp(), "result.json")
         process = _FORK.Process(target=_do, args=(job, file))
+        began = _seconds()
         process.start()
         process.join()
+        print(f"{job}: {_seconds() - began:.1f} s", flush=True)
         ended = {"error": f"the process of {job!r} ended with code {process.exitcode}"}
         collected[job] = json.loads(file.read_text()) if file.exists() else ended
     Path(results).write_text(json.dumps(collected, indent=1))

@@ -36,8 +36,10 @@ def unavailable() -> str | None:
         return f"the emulated GPU needs Linux, not {sys.platform}"
     if shutil.which("cc") is None:
         return "the emulated GPU needs a C compiler: install gcc"
+    if not (_packages() / "torch/lib/libc10_cuda.so").is_file():
+        return "the emulated GPU needs torch's CUDA build"
     if not _include_folders():
-        return "the emulated GPU needs CUDA's headers, which come with torch's CUDA build: install that build"
+        return "the emulated GPU needs CUDA's headers: install nvidia-cuda-runtime and triton"
     return None
 
 
@@ -71,8 +73,12 @@ def set_free_memory(size: int) -> None:
     os.environ["EMULATED_CUDA_FREE"] = str(size)
 
 
+def _packages() -> Path:
+    return Path(sysconfig.get_path("purelib"))
+
+
 def _include_folders() -> list[Path]:
-    packages = Path(sysconfig.get_path("purelib"))
+    packages = _packages()
     candidates = [*sorted(packages.glob("nvidia/cu*/include")), packages / "nvidia/cuda_runtime/include"]
     folders = [folder for folder in candidates if (folder / "cuda_runtime_api.h").is_file()]
     compiler_headers = packages / "triton/backends/nvidia/include"  # crt/host_defines.h is not in the runtime's package

@@ -74,9 +74,9 @@ def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
 
 @cache
 def _channels(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """Return one value per channel, made once per device, because the host waits when numbers are sent to a GPU."""
+    """Return one value per channel, made once per device."""
     with torch.inference_mode(False):  # the first batch may be a validation batch
-        return torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
+        return to_device(torch.tensor(values, dtype=torch.float32), device).view(-1, 1, 1)
 
 
 def crop_and_flip(images: Tensor) -> Tensor:
