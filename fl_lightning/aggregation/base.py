@@ -25,6 +25,7 @@ from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState, StateDict, StateLayout, exact_dtype
 from fl_lightning.core.store import ClientMemory, ClientStore
+from fl_lightning.core.transfer import to_device
 from fl_lightning.core.update import ClientUpdate
 
 Weighting = Literal["samples", "uniform"]
@@ -280,7 +281,7 @@ class GatheredAggregator(Aggregator):
     @property
     def sizes(self) -> Tensor:
         """The clients' weights before normalisation: n_k, or 1."""
-        return torch.tensor([item.weight for item in self.received], dtype=self.dtype, device=self.device)
+        return to_device(torch.tensor([item.weight for item in self.received], dtype=self.dtype), self.device)
 
     @property
     def weights(self) -> Tensor:

@@ -1,7 +1,7 @@
 """The formulas behind the metrics, over flat vectors. The aggregators use them too."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import add
 from statistics import fmean
@@ -34,11 +34,24 @@ def layer_norms(vector: Tensor, layout: StateLayout) -> Tensor:
 
 def angle_between(first: Tensor, second: Tensor) -> float:
     """Return the angle in radians; π/2 if a vector is zero, because it points neither along nor against the other."""
-    products = torch.stack([first.dot(first), second.dot(second), first.dot(second)]).tolist()  # one read from a GPU
-    lengths = math.sqrt(products[0] * products[1])
+    return angles_between(first, [second])[0]
+
+
+def angles_between(first: Tensor, others: Iterable[Tensor]) -> list[float]:
+    """Return the angle between the first vector and each of the others, as :func:`angle_between` does.
+
+    All products are read at once, because the host waits for a GPU with every read.
+    """
+    products = torch.stack([torch.stack([other.dot(other), first.dot(other)]) for other in others])
+    square = first.dot(first).expand(len(products), 1)
+    return [_angle(*row) for row in torch.cat([square, products], dim=1).tolist()]
+
+
+def _angle(first_square: float, second_square: float, product: float) -> float:
+    lengths = math.sqrt(first_square * second_square)
     if lengths == 0:
         return math.pi / 2
-    return math.acos(max(-1.0, min(1.0, products[2] / lengths)))
+    return math.acos(max(-1.0, min(1.0, product / lengths)))
 
 
 def gompertz(angle: Tensor, alpha: float) -> Tensor:

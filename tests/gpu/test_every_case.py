@@ -51,4 +51,4 @@ def test_two_gpus_give_the_result_of_one_cpu(case, result):
 def test_no_step_and_no_client_makes_the_host_wait_for_the_gpu(case, result):
     found = result("budget", case)
     assert not {"step", "client"} & set(found["small"]["waits"]), found["small"]["events"]
-    assert found["small"]["waits"] == found["more clients and steps"]["waits"]
+    assert found["small"]["waits"] == found["large"]["waits"]
