@@ -8,6 +8,9 @@ import pytest
 
 from tests.runs import write_config
 
+# Tests fork, which a process that has used a GPU must not do. Those in tests/gpu have an emulated one.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 
 @pytest.fixture(autouse=True)
 def _reproducible(monkeypatch: pytest.MonkeyPatch):

@@ -1,8 +1,8 @@
 """Keeping the Trainers of clients from making the host wait for the GPU.
 
-Lightning expects one fit per process. For every fit, it empties CUDA's cache twice, announces the visible GPUs, and asks
-the other ranks about the number of batches with tensors on the device. For clients, which train for a few steps each,
-this would take longer than the training.
+Lightning expects one fit per process. For every fit, it empties CUDA's cache twice, announces the visible GPUs, asks
+the other ranks about the number of batches with tensors on the device, and copies metrics to the host. For clients,
+which train for a few steps each, this could take longer than the training.
 """
 
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ def avoid_waiting(trainer: Trainer) -> None:
 
 
 def _nothing() -> None:
-    """Do nothing. After a checkpoint, Lightning would empty CUDA's cache; after a fit, it would copy metrics to the CPU."""
+    """Do nothing where Lightning would empty CUDA's cache or copy metrics to the host."""
 
 
 def _keep_metrics(connector: Any, metrics: dict[str, Any], step: int | None = None) -> None:

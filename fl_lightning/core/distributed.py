@@ -74,7 +74,7 @@ def gather_states(states: Sequence[Mapping[str, Tensor]], device: torch.device) 
     if not is_distributed():
         return [dict(state) for state in states]
     described = gather_objects([[{name: (value.dtype, value.shape) for name, value in s.items()} for s in states]])
-    sizes = [[dtype.itemsize * shape.numel() for state in rank for dtype, shape in state.values()] for rank in described]
+    sizes = [[kind.itemsize * shape.numel() for state in rank for kind, shape in state.values()] for rank in described]
     sent = torch.zeros(max(map(sum, sizes)), dtype=torch.uint8, device=device)
     values = [to_device(value, device).flatten().view(torch.uint8) for state in states for value in state.values()]
     if values:
@@ -87,5 +87,5 @@ def gather_states(states: Sequence[Mapping[str, Tensor]], device: torch.device) 
         pieces = iter(buffer[: sum(rank_sizes)].split(rank_sizes))
         for state in rank:
             # a piece is cloned first, because it may begin at a position that its type does not allow
-            gathered.append({n: next(pieces).clone().view(dtype).view(shape) for n, (dtype, shape) in state.items()})
+            gathered.append({n: next(pieces).clone().view(kind).view(shape) for n, (kind, shape) in state.items()})
     return gathered

@@ -1,10 +1,10 @@
-"""Where tensors that are kept for a long time are: on the GPU while they fit, otherwise in pinned memory of the host."""
+"""Where tensors that outlive a round are kept: on the GPU while they fit, otherwise in pinned memory of the host."""
 
 import torch
 from torch import Tensor
 
 from fl_lightning.core.state import StateDict
-from fl_lightning.core.transfer import free_memory, to_device, to_pinned_memory
+from fl_lightning.core.transfer import free_memory, to_pinned_memory
 
 
 class Shelf:

@@ -4,6 +4,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,6 @@ from tests.gpu.runtime import runtime_calls, set_free_memory
 from tests.runs import REPOSITORY
 from tests.test_every_algorithm import ALGORITHMS, PARTS, fitting_model, run
 from tests.toys import Net, blobs
-
-#: the ways in which clients are trained, as settings of a case; `vectorized` belongs here as soon as it exists
-EXECUTIONS: dict[str, dict[str, Any]] = {"one Trainer per client": {}}
 
 Case = dict[str, Any]
 _CODE = (str(Path(fl_lightning.__file__).parent), str(REPOSITORY / "fl_lightning"), str(REPOSITORY / "callbacks"))
@@ -76,10 +74,11 @@ def diagnostics() -> list[Any]:
     return [NormDiagnostics(), AngleDiagnostics(), DivergenceDiagnostics(), Participation(), ClientEvaluation()]
 
 
-#: makes the settings of each run; callbacks hold state, so every run gets its own
+#: the settings of each run as functions, because callbacks hold state and every run needs its own
 CASES: dict[str, Callable[[], Case]] = {
-    **{name: lambda name=name: {"algorithm": name} for name in ALGORITHMS},
-    **{f"FedAvg, {name}": lambda name=name: {"algorithm": "FedAvg", **PARTS[name]} for name in PARTS},
+    **{name: partial(dict, algorithm=name) for name in ALGORITHMS},
+    **{f"FedAvg, {name}": partial(dict, algorithm="FedAvg", **PARTS[name]) for name in PARTS},
+    # The vectorised execution, once it exists, needs a case per algorithm here, and a budget in test_emulated_gpu.py.
     "diagnostics": lambda: {"algorithm": "FedAvg", "server_callbacks": diagnostics()},
     "diagnostics of FedDNA": lambda: {"algorithm": "FedDNA", "server_callbacks": diagnostics()},
     "diagnostics of FedBN": lambda: {"algorithm": "FedBN", "server_callbacks": diagnostics()},
@@ -91,10 +90,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "pictures": lambda: {"algorithm": "FedAvg", "source": Pictures(batch_size=8)},
     "augmented pictures": lambda: {"algorithm": "FedAvg", "source": Pictures(batch_size=8, augment=True)},
     "FedAvg, a module that logs": lambda: {"algorithm": "FedAvg", "module": dropout_net()},
-    **{
-        f"{name} in a folder": lambda name=name: {"algorithm": name, "folder": "clients"}
-        for name in ("Scaffold", "FedBN", "FedMA")
-    },
+    "Scaffold in a folder": lambda: {"algorithm": "Scaffold", "folder": "clients"},
+    "FedBN in a folder": lambda: {"algorithm": "FedBN", "folder": "clients"},
+    "FedMA in a folder": lambda: {"algorithm": "FedMA", "folder": "clients"},
 }
 
 

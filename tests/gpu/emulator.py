@@ -19,6 +19,7 @@ What it cannot show:
 
 import functools
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import torch
@@ -43,6 +44,7 @@ _WAITING = {
     *("aten::bincount", "aten::equal", "aten::repeat_interleave", "aten::nonzero_static", "aten::_linalg_check_errors"),
     *("aten::multinomial", "aten::histc"),
 }
+_DETERMINISTIC: Any = torch.utils.deterministic
 #: copies to the device of at most this many bytes do not block (CUDA's programming guide, "Concurrent execution")
 _STAGED = 65536
 _COPIES = ("aten::_to_copy", "aten::copy_")
@@ -150,10 +152,8 @@ class EmulatedGPU(TorchDispatchMode):
 
         with self._referee:
             fake_args, fake_kwargs = tree_map_only(Tensor, imitate, (args, kwargs))
-            try:
+            with suppress(DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException):
                 func(*fake_args, **fake_kwargs)
-            except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException):
-                pass
         shapes = ", ".join(f"{tensor.device}{list(tensor.shape)}" for tensor in tensors)
         self.record.add_mixture(func._schema.name, shapes)
 
@@ -214,10 +214,10 @@ class _Surroundings:
 
     def enter(self) -> None:
         """Watch functions that wait, run the backward pass in this thread, and print CUDA tensors on the host."""
-        self._threads = torch.autograd.set_multithreading_enabled(False)  # type: ignore[attr-defined]
+        self._threads = torch.autograd.set_multithreading_enabled(False)
         self._threads.__enter__()
-        self._fill = torch.utils.deterministic.fill_uninitialized_memory  # by a kernel that no mode would see
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        self._fill = _DETERMINISTIC.fill_uninitialized_memory  # by a kernel that no mode would see
+        _DETERMINISTIC.fill_uninitialized_memory = False
         self._originals = {name: getattr(torch.cuda, name) for name in self.watched}
         for name, original in self._originals.items():
             setattr(torch.cuda, name, self._watch(name, original))
@@ -229,7 +229,7 @@ class _Surroundings:
         torch._tensor_str._str = self._print
         for name, original in self._originals.items():
             setattr(torch.cuda, name, original)
-        torch.utils.deterministic.fill_uninitialized_memory = self._fill
+        _DETERMINISTIC.fill_uninitialized_memory = self._fill
         self._threads.__exit__(None, None, None)
 
     def _watch(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:

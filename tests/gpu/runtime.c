@@ -14,11 +14,14 @@ static long counts[COUNTERS];
 long emulated_cuda_count(int what) { return counts[what]; }
 
 static __thread int current;
-static int devices(void) { const char *n = getenv("EMULATED_CUDA_DEVICES"); return n ? atoi(n) : 1; }
+static int devices(void) {
+  const char *visible = getenv("CUDA_VISIBLE_DEVICES"), *n = getenv("EMULATED_CUDA_DEVICES");
+  return visible && !*visible ? 0 : n ? atoi(n) : 1;
+}
 static void *handle(void) { return calloc(1, 64); }
 
 #define OK return cudaSuccess
-cudaError_t cudaGetDeviceCount(int *n) { *n = devices(); OK; }
+cudaError_t cudaGetDeviceCount(int *n) { *n = devices(); return *n ? cudaSuccess : cudaErrorNoDevice; }
 cudaError_t cudaGetDevice(int *d) { *d = current; OK; }
 cudaError_t cudaSetDevice(int d) {
   if (d < 0 || d >= devices()) return cudaErrorInvalidDevice;

@@ -1,6 +1,7 @@
 """On an emulated GPU, runs equal those on the CPU bit for bit, and the host waits for the GPU once per round.
 
-``tests/gpu/emulator.py`` says how the emulation works and what it cannot show. ``test_every_case.py`` has the slow rest.
+``tests/gpu/emulator.py`` says how the emulation works and what it cannot show. ``test_every_case.py`` is slow and
+complete.
 """
 
 import pytest

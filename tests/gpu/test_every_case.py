@@ -1,9 +1,14 @@
 """Every algorithm, diagnostic and way of training on the emulated GPU: once, resumed, and on two devices."""
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.gpu.cases import CASES
 from tests.gpu.jobs import Jobs, shared_folder
+from tests.gpu.runtime import unavailable
+from tests.runs import REPOSITORY
 from tests.test_every_algorithm import ALGORITHMS
 
 pytestmark = pytest.mark.slow
@@ -14,7 +19,7 @@ STATEFUL = [
     *("FedAvg, server Adam", "diagnostics", "diagnostics of FedDNA"),
     *(name for name in CASES if name.endswith("in a folder")),
 ]
-#: cases in which the host may wait for each client: files are written, clients are evaluated, angles are read
+#: cases in which the host may wait for each client: files are written, clients are evaluated, weights are matched
 WAITING = ("folder", "evaluation", "diagnostics", "FedMA", "angles")
 CHEAP = [name for name in CASES if not any(word in name for word in WAITING)]
 
@@ -26,6 +31,17 @@ def result(request, tmp_path_factory):
     kinds = {"compare": list(CASES), "resume": STATEFUL, "two devices": STATEFUL, "budget": CHEAP}
     groups = {kind: Jobs([f"{kind}: {name}" for name in names], folder) for kind, names in kinds.items()}
     return lambda kind, name: groups[kind].result(f"{kind}: {name}")
+
+
+def test_the_tests_themselves_can_run_on_a_machine_with_a_gpu(tmp_path):
+    """Such a machine is emulated without kernels, so a test fails if it uses the GPU, or if it forks after that."""
+    if reason := unavailable():
+        pytest.skip(reason)
+    tests = ["tests/test_equivalence.py", "tests/test_distributed.py", "tests/test_resume.py"]
+    code = f"from tests.gpu import runtime; runtime.install(); import pytest; exit(pytest.main(['-q', *{tests}]))"
+    process = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout[-4000:]
+    assert "skipped" not in process.stdout
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 from torch.utils.data import TensorDataset
 from torchvision.transforms.v2 import functional
 
+from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.transfer import to_device
 from fl_lightning.data.sources.base import Parts, TensorSource, hold_out
 
@@ -68,6 +69,11 @@ class ImageSource(TensorSource):
 
 def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """Convert bytes to floats in [0, 1], subtract each channel's mean and divide by its standard deviation."""
+    if not all(std):
+        raise MisconfigurationError(
+            f"std={std}, but a channel that never changes cannot be divided by 0: set data.source.init_args.mean and"
+            " std, with a std above 0 for every channel"
+        )
     floats = functional.to_dtype(images, torch.float32, scale=True)
     return floats.sub(_channels(tuple(mean), images.device)).div_(_channels(tuple(std), images.device))
 
