@@ -43,7 +43,7 @@ class Jobs:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PL_")}
         command = [sys.executable, "-m", "tests.gpu.child", str(self._file), *self._jobs]
         process = subprocess.run(
-            command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=590, check=False
+            command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=1800, check=False
         )
         assert process.returncode == 0, process.stdout[-2000:] + process.stderr[-4000:]
 
