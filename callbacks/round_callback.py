@@ -38,7 +38,15 @@ def log_round(trainer: Trainer, values: Mapping[str, float | Tensor]) -> None:
     The values are written immediately, because Lightning would write them after the checkpoint, and a kill in between
     would lose them. ``callback_metrics`` is set directly, because the module's ``log`` is slower than most diagnostics.
     """
-    numbers = {name: float(value) for name, value in values.items()}
+    numbers = _read(values)
     for logger in trainer.loggers:
         logger.log_metrics(numbers, step=trainer.current_epoch)
     trainer.callback_metrics.update({name: torch.tensor(number) for name, number in numbers.items()})
+
+
+def _read(values: Mapping[str, float | Tensor]) -> dict[str, float]:
+    """Return the values as numbers; all that are on a GPU are read at once, because the host waits for every read."""
+    remote = {name: value for name, value in values.items() if isinstance(value, Tensor) and value.is_cuda}
+    read = torch.stack([value.double().reshape(()) for value in remote.values()]).tolist() if remote else []
+    numbers = dict(zip(remote, read, strict=True))
+    return {name: numbers[name] if name in numbers else float(value) for name, value in values.items()}

@@ -150,6 +150,7 @@ class FederatedServer(RoundRunner):
         for tensor in module.state_dict().values():
             if isinstance(tensor, Tensor):
                 broadcast_from_zero(tensor)
+        self.store.move_to(pl_module.device)
         self.aggregator.memory = self.store.part(type(self.aggregator).__name__)
         self.aggregator.prepare(
             module, Federation(data.num_clients, data.seed, self.weighting, self.optimizer, self.client)
@@ -194,7 +195,7 @@ class FederatedServer(RoundRunner):
             self.aggregator.receive(update, weight)
             memories.append((update.client, update.memory))
             tally.add(update, weight, self._downloads.size(update.client))
-        self._remember(memories)
+        self._remember(memories, pl_module.device)
         self.aggregator.reduce()
         aggregate = self.aggregator.finish_round()
         self._install(pl_module, aggregate)
@@ -206,7 +207,8 @@ class FederatedServer(RoundRunner):
         totals = tally.totals(self._bytes)
         log_round(trainer, {**totals, **aggregate.metrics})
         if "train/loss" in totals:
-            pl_module.log("train/loss", totals["train/loss"], logger=False, prog_bar=True, batch_size=1)
+            loss = torch.tensor(totals["train/loss"])  # stays on the host, from which the progress bar reads it
+            pl_module.log("train/loss", loss, logger=False, prog_bar=True, batch_size=1)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep what validation showed, for clients' schedulers that monitor it."""
@@ -283,12 +285,12 @@ class FederatedServer(RoundRunner):
         self.aggregator.round = replace(round, broadcast=self.aggregator.broadcast())
         return self.aggregator.round
 
-    def _remember(self, memories: list[tuple[int, dict[str, StateDict]]]) -> None:
+    def _remember(self, memories: list[tuple[int, dict[str, StateDict]]], device: torch.device) -> None:
         """Keep what the clients' callbacks want to find again, once no client of the round can fail any more."""
         for client, memory in memories:
             for writer, values in memory.items():
                 self.store.put(writer, client, values)
-        self.store.exchange()
+        self.store.exchange(device)
 
     def _install(self, pl_module: FederatedModule, aggregate: Aggregate) -> None:
         pl_module.move_towards(aggregate.state)

@@ -10,6 +10,8 @@ from tests.runs import write_config
 
 # They need libraries that are not installed here; `make test-thirdparty` runs them.
 collect_ignore = ["thirdparty"]
+# Tests fork, which a process that has used a GPU must not do. Those in tests/gpu have an emulated one.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.fixture(autouse=True)

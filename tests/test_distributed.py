@@ -9,7 +9,7 @@ from pytorch_lightning.loggers import CSVLogger
 
 from fl_lightning import LocalTraining
 from fl_lightning.aggregation import Aggregator, FedAvg
-from fl_lightning.callbacks import FederatedServer
+from fl_lightning.callbacks import ClientCallback, FederatedServer
 from fl_lightning.data import ClassesPerClient, RandomClients
 from tests.aggregation.test_fedavg import GatheredMean
 from tests.callbacks.test_server import TwoModels, read_metrics
@@ -59,6 +59,26 @@ def test_two_processes_can_resume_a_run_of_one(tmp_path):
     resumed, trainer = train(FedAvg(), 5, 2, rounds=4, ckpt_path=tmp_path / "begun.ckpt")
     assert trainer.world_size == 2
     close(whole, resumed)
+
+
+class SendsItsNumber(ClientCallback):
+    def on_upload(self, update):
+        update.extras["number"] = torch.tensor(update.client)
+
+
+class ChecksNumbers(GatheredMean):
+    def client_callbacks(self):
+        return [SendsItsNumber()]
+
+    def finish_round(self):
+        sent = {item.update.client: int(item.update.extras["number"]) for item in self.received}
+        assert len(sent) == 5
+        assert all(client == number for client, number in sent.items())
+        return super().finish_round()
+
+
+def test_every_rank_receives_the_extras_of_all_clients():
+    train(ChecksNumbers(), 5, 2, rounds=1)
 
 
 def check_command_line(command, tmp_path, strategy: str) -> None:

@@ -7,6 +7,7 @@ from fl_lightning._lightning.package import PACKAGE
 if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
     from lightning.fabric.plugins.environments import LightningEnvironment
     from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+    from lightning.pytorch.accelerators import CUDAAccelerator
     from lightning.pytorch.callbacks import (
         BatchSizeFinder,
         Checkpoint,
@@ -35,6 +36,7 @@ if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
 else:
     from lightning_fabric.plugins.environments import LightningEnvironment
     from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
+    from pytorch_lightning.accelerators import CUDAAccelerator
     from pytorch_lightning.callbacks import (
         BatchSizeFinder,
         Checkpoint,
@@ -63,6 +65,7 @@ else:
 
 __all__ = [
     "BatchSizeFinder",
+    "CUDAAccelerator",
     "Callback",
     "Checkpoint",
     "CombinedLoader",

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.client_device import HostCounting, avoid_waiting, client_accelerator
 from fl_lightning._lightning.client_module import keep_metrics_local
 from fl_lightning._lightning.names import (
     Callback,
     DummyLogger,
     LightningEnvironment,
     PassThroughProfiler,
-    SingleDeviceStrategy,
     Timer,
     Trainer,
 )
@@ -48,7 +48,7 @@ class TrainerTemplate:
         flags.setdefault("profiler", _NoProfiler())
         with without_announcements():
             self._trainer = ClientTrainer(
-                accelerator=device.type,
+                accelerator=client_accelerator(device),
                 devices=1,
                 num_nodes=1,
                 strategy=strategy or ClientStrategy(device, batches_in_place),
@@ -67,6 +67,7 @@ class TrainerTemplate:
         # Callbacks that an installed package adds to every Trainer belong to the server's Trainer only.
         kept = [callback for callback in self._callbacks if callback in callbacks or isinstance(callback, Timer)]
         self._trainer.callbacks = kept  # type: ignore[attr-defined]
+        avoid_waiting(self._trainer)
 
     @property
     def _callbacks(self) -> list[Callback]:
@@ -103,7 +104,7 @@ class _NoProfiler(PassThroughProfiler):
 _NOTHING = nullcontext()
 
 
-class ClientStrategy(SingleDeviceStrategy):
+class ClientStrategy(HostCounting):
     """Leaves the model where it is, because the next client uses the same tensors, and records loss and learning rate.
 
     A callback could record them too, but Lightning would call it ten times per step, which for a small network takes as

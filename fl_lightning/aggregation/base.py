@@ -21,11 +21,12 @@ from torch.optim import Optimizer
 
 from fl_lightning.aggregation.changed_entries import ChangedEntries
 from fl_lightning.client import ClientCallback, LocalTraining
-from fl_lightning.core.distributed import gather_objects, gather_rows, max_over_ranks, sum_over_ranks
+from fl_lightning.core.distributed import gather_objects, gather_rows, gather_states, max_over_ranks, sum_over_ranks
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState, StateDict, StateLayout, exact_dtype, snapshot
 from fl_lightning.core.store import ClientMemory, ClientStore
+from fl_lightning.core.transfer import to_device
 from fl_lightning.core.update import ClientUpdate
 
 Weighting = Literal["samples", "uniform"]
@@ -272,14 +273,15 @@ class GatheredAggregator(Aggregator):
         self.received.sort(key=lambda item: item.update.client)
 
     def reduce(self) -> None:
-        meta = gather_objects([(replace(item.update, metrics={}), item.weight) for item in self.received])
+        meta = gather_objects([(replace(item.update, metrics={}, extras={}), item.weight) for item in self.received])
+        extras = gather_states([item.update.extras for item in self.received], self.device)
         like = self.layout.flatten(self.start_state)
         parts = [
             gather_rows(_stack([getattr(item.state, part) for item in self.received], getattr(like, part)))
             for part in ("parameters", "statistics", "counters")
         ]
         self.received = [
-            Received(update, weight, FlatState(*(rows[row] for rows in parts)))
+            Received(replace(update, extras=extras[row]), weight, FlatState(*(rows[row] for rows in parts)))
             for row, (update, weight) in enumerate(meta)
         ]
         self._changed.reduce()
@@ -288,7 +290,7 @@ class GatheredAggregator(Aggregator):
     @property
     def sizes(self) -> Tensor:
         """The clients' weights before normalisation: n_k, or 1."""
-        return torch.tensor([item.weight for item in self.received], dtype=self.dtype, device=self.device)
+        return to_device(torch.tensor([item.weight for item in self.received], dtype=self.dtype), self.device)
 
     @property
     def weights(self) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fl_lightning.aggregation.base import Aggregate, GatheredAggregator
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.state import FlatState
-from fl_lightning.metrics.functional import adaptive_weights, angle_between, gradient_divergence
+from fl_lightning.metrics.functional import adaptive_weights, angles_between, gradient_divergence
 
 
 class FedAdp(GatheredAggregator):
@@ -48,7 +48,7 @@ class FedAdp(GatheredAggregator):
         for weight, update in zip(p.tolist(), self._updates(), strict=True):
             average.add_(update, alpha=weight)
 
-        angles = [angle_between(average, update) for update in self._updates()]  # eq. 7
+        angles = angles_between(average, self._updates())  # eq. 7
         smoothed = [self._smooth(client, angle) for client, angle in zip(clients, angles, strict=True)]  # eq. 8
         psi = adaptive_weights(p.new_tensor(smoothed), p, self.alpha)  # eq. 9-10
 
@@ -59,7 +59,7 @@ class FedAdp(GatheredAggregator):
         plain = self.mean
         # Σ ψ_k = 1, so w + Σ ψ_k Δ_k is Σ ψ_k w_k (line 13).
         state = FlatState(self.mean_with(psi).parameters, plain.statistics, plain.counters)
-        distances = [float((average - update).norm()) for update in self._updates()]
+        distances = torch.stack([(average - update).norm() for update in self._updates()]).tolist()
         divergence = gradient_divergence(distances, [item.update.learning_rate for item in self.received])
         return Aggregate(
             self.result(state), metrics={"fedadp/angle_mean": fmean(angles), "fedadp/divergence": divergence}
@@ -72,7 +72,7 @@ class FedAdp(GatheredAggregator):
 
     def _smooth(self, client: int, angle: float) -> float:
         """Return the mean of the client's angles (eq. 8, with t counting the rounds of this client)."""
-        kept = self.memory.get(client) or {
+        kept = self.memory.get(client, torch.device("cpu")) or {
             "angle_sum": torch.zeros((), dtype=torch.float64),
             "rounds": torch.zeros((), dtype=torch.int64),
         }

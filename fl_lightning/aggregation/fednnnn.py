@@ -97,7 +97,11 @@ class FedNNNN(_TwoModels):
 
     def _spread(self, values: Tensor) -> Tensor:
         """Return one value per parameter: the model's, or that of the parameter's layer."""
-        return values if self.granularity == "model" else values[self.layout.layer_index.to(values.device)]
+        if self.granularity == "model":
+            return values
+        layer = dict(zip(self.layout.layers, values.unbind(), strict=True))
+        sizes = {name: self.layout.shapes[name].numel() for name in self.layout.parameters}
+        return torch.cat([layer[name.rpartition(".")[0]].expand(size) for name, size in sizes.items()])
 
 
 class NormNorm(FedNNNN):

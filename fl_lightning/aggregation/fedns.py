@@ -15,6 +15,7 @@ from fl_lightning.aggregation.base import Aggregate, Federation, GatheredAggrega
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict
+from fl_lightning.core.transfer import to_device
 from fl_lightning.core.update import ClientUpdate
 
 # Transposed convolutions are averaged with p_k, because their output channels are not the rows of the weight.
@@ -72,11 +73,11 @@ class FedAvgLastFC(GatheredAggregator):
 
     def node_weights(self, clients: list[StateDict]) -> Iterator[tuple[list[str], Tensor]]:
         """Yield for each layer the names of its tensors and the weights of its nodes, a (clients, nodes) matrix."""
-        counts = self.weights.new_zeros(len(self.received), self._num_classes)
+        counts = torch.zeros(len(self.received), self._num_classes, dtype=self.dtype)
         for row, item in zip(counts, self.received, strict=True):
             held = torch.as_tensor(item.update.class_counts)
             row[: len(held)] = held  # the data may lack the last classes
-        yield self._head_tensors, self.shares(counts)  # eq. 4
+        yield self._head_tensors, self.shares(to_device(counts, self.device))  # eq. 4
 
     def shares(self, amounts: Tensor) -> Tensor:
         """Return each client's share of a node's total amount; p_k where the total is 0."""

@@ -102,7 +102,7 @@ class Participants:
         )
         for key, callback in callbacks:
             callback.on_upload(update)
-            if callback.memory or self._store.get(key, client):
+            if callback.memory or self._store.has(key, client):
                 update.memory[key] = _cloned(callback.memory)
         update.extras = _cloned(update.extras)
         return update

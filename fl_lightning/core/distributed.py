@@ -1,13 +1,17 @@
 """Collective operations that change nothing in a single process.
 
-On a GPU, only small objects go through the CPU.
+On a GPU, only small objects go through the CPU. Empty tensors are not sent, because not every backend accepts them.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from fl_lightning.core.state import StateDict
+from fl_lightning.core.transfer import to_device
 
 
 def is_distributed() -> bool:
@@ -17,7 +21,7 @@ def is_distributed() -> bool:
 
 def sum_over_ranks(value: Tensor) -> Tensor:
     """Replace a tensor with its sum over all ranks."""
-    if is_distributed():
+    if is_distributed() and value.numel():
         dist.all_reduce(value, op=dist.ReduceOp.SUM)
     return value
 
@@ -31,7 +35,7 @@ def max_over_ranks(value: Tensor) -> Tensor:
 
 def broadcast_from_zero(value: Tensor) -> Tensor:
     """Replace a tensor with rank zero's."""
-    if is_distributed():
+    if is_distributed() and value.numel():
         dist.broadcast(value, src=0)
     return value
 
@@ -53,5 +57,35 @@ def gather_rows(rows: Tensor) -> Tensor:
     padded = rows.new_zeros(max(counts), rows.shape[1])
     padded[: rows.shape[0]] = rows
     parts = [torch.empty_like(padded) for _ in counts]
-    dist.all_gather(parts, padded)
+    if padded.numel():
+        dist.all_gather(parts, padded)
     return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+
+def gather_states(states: Sequence[Mapping[str, Tensor]], device: torch.device) -> list[StateDict]:
+    """Return every rank's dictionaries of tensors in one list, in the order of ranks.
+
+    Only names, types and shapes are pickled; the values are sent from device to device, as bytes.
+
+    Args:
+        states: this rank's dictionaries.
+        device: device of this rank, on which the results are.
+    """
+    if not is_distributed():
+        return [dict(state) for state in states]
+    described = gather_objects([[{name: (value.dtype, value.shape) for name, value in s.items()} for s in states]])
+    sizes = [[kind.itemsize * shape.numel() for state in rank for kind, shape in state.values()] for rank in described]
+    sent = torch.zeros(max(map(sum, sizes)), dtype=torch.uint8, device=device)
+    values = [to_device(value, device).flatten().view(torch.uint8) for state in states for value in state.values()]
+    if values:
+        torch.cat(values, out=sent[: sum(map(len, values))])
+    received = [torch.empty_like(sent) for _ in described]
+    if len(sent):
+        dist.all_gather(received, sent)
+    gathered = []
+    for rank, rank_sizes, buffer in zip(described, sizes, received, strict=True):
+        pieces = iter(buffer[: sum(rank_sizes)].split(rank_sizes))
+        for state in rank:
+            # a piece is cloned first, because it may begin at a position that its type does not allow
+            gathered.append({n: next(pieces).clone().view(kind).view(shape) for n, (kind, shape) in state.items()})
+    return gathered

@@ -80,12 +80,6 @@ class StateLayout:
             layers.setdefault(name.rpartition(".")[0], []).append(name)
         return layers
 
-    @cached_property
-    def layer_index(self) -> Tensor:
-        """The number of the layer that each entry of the parameter vector belongs to."""
-        number = {name: index for index, names in enumerate(self.layers.values()) for name in names}
-        return torch.cat([torch.full((self.shapes[name].numel(),), number[name]) for name in self.parameters])
-
     def flatten(self, state: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> FlatState:
         """Copy a state into three vectors, the first two of type ``dtype`` (by default their own)."""
         return FlatState(

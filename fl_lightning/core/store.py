@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 
-from fl_lightning.core.distributed import gather_objects
+from fl_lightning.core.distributed import gather_objects, gather_states, is_distributed
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.shelf import Shelf
 from fl_lightning.core.state import StateDict
+from fl_lightning.core.transfer import to_device
 
 
 class ClientStore:
@@ -27,7 +29,7 @@ class ClientStore:
 
     Args:
         folder: folder for the tensors, with one file per client and writer; all ranks must have access to it. By
-            default, tensors stay in memory.
+            default, tensors stay in memory: on the GPU while they fit there, otherwise in pinned memory of the host.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -36,29 +38,38 @@ class ClientStore:
         # A folder keeps two versions of an entry, because a round that is killed is resumed from the previous version.
         self._versions: dict[str, dict[int, int]] = {}
         self._new: set[tuple[str, int]] = set()
+        self._shelf = Shelf()
 
     def part(self, writer: str) -> "ClientMemory":
         """Return the part of the store that one writer reads and writes."""
         return ClientMemory(self, writer)
 
     def get(self, writer: str, client: int, device: torch.device | None = None) -> StateDict | None:
-        """Return the tensors that the writer last put for the client, or None."""
-        if self.folder is None:
-            values = self._entries.get(writer, {}).get(client)
-        elif client in self._versions.get(writer, {}):
-            values = self._read(writer, client)
-        else:
-            values = None
-        if values is None or device is None:
-            return values
-        return {name: value.to(device) for name, value in values.items()}
+        """Return the tensors that the writer last put for the client, or None.
+
+        Args:
+            writer: who put them.
+            client: the client's number.
+            device: device for the tensors; by default, they are returned where they are kept.
+        """
+        if not self.has(writer, client):
+            return None
+        values = self._entries[writer][client] if self.folder is None else self._read(writer, client)
+        if device is None or device.type == "cpu":
+            self._shelf.settle()
+        return values if device is None else {name: to_device(value, device) for name, value in values.items()}
+
+    def has(self, writer: str, client: int) -> bool:
+        """Return whether the writer has put tensors for the client."""
+        kept = self._entries if self.folder is None else self._versions
+        return client in kept.get(writer, {})
 
     def put(self, writer: str, client: int, values: StateDict) -> None:
         """Replace the writer's tensors for the client."""
         self._new.add((writer, client))
         if self.folder is None:
-            entry = {name: value.detach() for name, value in values.items()}
-            self._entries.setdefault(writer, {})[client] = entry
+            kept = self._entries.setdefault(writer, {})
+            kept[client] = self._shelf.place(values, kept.get(client))
             return
         versions = self._versions.setdefault(writer, {})
         version = versions.get(client, 0) + 1
@@ -87,20 +98,33 @@ class ClientStore:
         """Start a round: entries that are put from now on are new to the other ranks."""
         self._new.clear()
 
-    def exchange(self) -> None:
-        """Pass the entries that each rank has put in this round to the other ranks."""
+    def move_to(self, device: torch.device) -> None:
+        """Move the tensors to the model's device, as far as they fit there. Called before the first round of a fit."""
+        self._shelf.settle()
+        self._shelf = Shelf()
+        for kept in self._entries.values():
+            for client, values in kept.items():
+                kept[client] = self._shelf.place({name: to_device(value, device) for name, value in values.items()})
+
+    def exchange(self, device: torch.device) -> None:
+        """Pass the entries that each rank has put in this round to the other ranks, from device to device."""
+        if not is_distributed():
+            return
         new = sorted(self._new)
         if self.folder is not None:
             for writer, client, version in gather_objects([(w, c, self._versions[w][c]) for w, c in new]):
                 self._versions.setdefault(writer, {})[client] = version
             return
-        mine = [(w, c, {name: value.cpu() for name, value in self._entries[w][c].items()}) for w, c in new]
-        for writer, client, values in gather_objects(mine):
-            if (writer, client) not in self._new:
-                self._entries.setdefault(writer, {})[client] = values
+        values = gather_states([self._entries[writer][client] for writer, client in new], device)
+        for key, entry in zip(gather_objects(new), values, strict=True):
+            if key not in self._new:
+                writer, client = key
+                kept = self._entries.setdefault(writer, {})
+                kept[client] = self._shelf.place(entry, kept.get(client))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the checkpoint keeps: the tensors, or their versions in the folder."""
+        self._shelf.settle()
         return {
             "entries": {writer: dict(kept) for writer, kept in self._entries.items()},
             "versions": {writer: dict(kept) for writer, kept in self._versions.items()},

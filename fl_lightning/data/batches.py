@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from fl_lightning.core.randomness import generator_for
+from fl_lightning.core.transfer import to_device
 
 
 class ClientBatches(Sampler[list[int]]):
@@ -55,12 +56,16 @@ class ClientBatches(Sampler[list[int]]):
         """This object itself, because Lightning looks for ``set_epoch`` on a batch sampler's ``sampler``."""
         return self
 
-    def arrays(self) -> list[np.ndarray]:
-        """Return the epoch's batches as arrays of indices."""
+    def order(self) -> np.ndarray:
+        """Return the indices of the epoch's samples, one batch after the other; batches begin at :attr:`starts`."""
         order = self.indices
         if self.shuffle:
             order = generator_for("batches", *self.key, self.epoch).permutation(order)
-        return np.split(order[: self.num_used], self.starts[1:])
+        return order[: self.num_used]
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return the epoch's batches as arrays of indices."""
+        return np.split(self.order(), self.starts[1:])
 
     def __iter__(self) -> Iterator[list[int]]:
         for batch in self.arrays():
@@ -73,7 +78,8 @@ class ClientBatches(Sampler[list[int]]):
 class TensorLoader:
     """A loader that takes whole batches from tensors by index, without worker processes or collation.
 
-    It yields what a ``DataLoader`` over the same ``TensorDataset`` yields, on the device of the tensors.
+    It yields what a ``DataLoader`` over the same ``TensorDataset`` yields, on the device of the tensors. The indices of
+    a whole epoch are sent to the device at once.
 
     Args:
         tensors: the data, with samples along the first dimension.
@@ -85,8 +91,8 @@ class TensorLoader:
         self.batch_sampler = batch_sampler
 
     def __iter__(self) -> Iterator[list[Tensor]]:
-        for batch in self.batch_sampler.arrays():
-            index = torch.from_numpy(batch).to(self.tensors[0].device, non_blocking=True)
+        order = to_device(torch.from_numpy(self.batch_sampler.order()), self.tensors[0].device)
+        for index in order.tensor_split(self.batch_sampler.starts[1:]):
             yield [tensor.index_select(0, index) for tensor in self.tensors]
 
     def __len__(self) -> int:

@@ -17,6 +17,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from fl_lightning.core.transfer import free_memory
 from fl_lightning.data.batches import ClientBatches, TensorLoader
 from fl_lightning.data.workers import WorkerLoader, Workers
 
@@ -129,7 +130,4 @@ def as_tensors(dataset: Dataset) -> tuple[Tensor, ...] | None:
 
 def fits(tensors: tuple[Tensor, ...], device: torch.device) -> bool:
     """Return whether the tensors take less than half of the device's free memory."""
-    if device.type != "cuda":
-        return True
-    free, _ = torch.cuda.mem_get_info(device)
-    return sum(tensor.nbytes for tensor in tensors) < free / 2
+    return sum(tensor.nbytes for tensor in tensors) < free_memory(device) / 2

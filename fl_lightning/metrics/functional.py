@@ -1,8 +1,9 @@
 """The formulas behind the metrics, over flat vectors. The aggregators use them too."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from operator import add
 from statistics import fmean
 
 import torch
@@ -26,18 +27,31 @@ def layer_norms(vector: Tensor, layout: StateLayout) -> Tensor:
     """Return the norm of each layer's part of a parameter vector, weight and bias together, in layer order."""
     pieces = vector.split([layout.shapes[name].numel() for name in layout.parameters])
     dtype = torch.promote_types(vector.dtype, torch.float64) if vector.device.type != "mps" else vector.dtype
-    squares = torch.stack([torch.linalg.vector_norm(piece, dtype=dtype) for piece in pieces]).square()
-    number = {name: index for index, names in enumerate(layout.layers.values()) for name in names}
-    index = torch.tensor([number[name] for name in layout.parameters], device=vector.device)
-    return squares.new_zeros(len(layout.layers)).index_add(0, index, squares).sqrt()
+    norms = torch.stack([torch.linalg.vector_norm(piece, dtype=dtype) for piece in pieces])
+    squares = dict(zip(layout.parameters, norms.square().unbind(), strict=True))
+    return torch.stack([reduce(add, [squares[name] for name in names]) for names in layout.layers.values()]).sqrt()
 
 
 def angle_between(first: Tensor, second: Tensor) -> float:
     """Return the angle in radians; π/2 if a vector is zero, because it points neither along nor against the other."""
-    lengths = math.sqrt(float(first.dot(first)) * float(second.dot(second)))
+    return angles_between(first, [second])[0]
+
+
+def angles_between(first: Tensor, others: Iterable[Tensor]) -> list[float]:
+    """Return the angle between the first vector and each of the others, as :func:`angle_between` does.
+
+    All products are read at once, because the host waits for a GPU with every read.
+    """
+    products = torch.stack([torch.stack([other.dot(other), first.dot(other)]) for other in others])
+    square = first.dot(first).expand(len(products), 1)
+    return [_angle(*row) for row in torch.cat([square, products], dim=1).tolist()]
+
+
+def _angle(first_square: float, second_square: float, product: float) -> float:
+    lengths = math.sqrt(first_square * second_square)
     if lengths == 0:
         return math.pi / 2
-    return math.acos(max(-1.0, min(1.0, float(first.dot(second)) / lengths)))
+    return math.acos(max(-1.0, min(1.0, product / lengths)))
 
 
 def gompertz(angle: Tensor, alpha: float) -> Tensor:

@@ -111,7 +111,7 @@ class UpdateNorms(Metric):
         self.integral = integral
 
     def _norms(self, vector: Tensor) -> Tensor:
-        members = self._members.to(vector.device)
+        self._members = members = self._members.to(vector.device)
         return (members @ layer_norms(vector, self.layout).to(members).square()).sqrt()
 
 

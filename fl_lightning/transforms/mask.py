@@ -11,6 +11,7 @@ from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import seed_for
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState, StateLayout
+from fl_lightning.core.transfer import to_device
 from fl_lightning.core.update import ClientUpdate
 from fl_lightning.transforms.base import UploadTransform
 
@@ -33,11 +34,12 @@ class BernoulliMask(UploadTransform):
     def __call__(self, update: ClientUpdate, round: Round, layout: StateLayout) -> ClientUpdate:
         trained = layout.flatten(update.state)
         start = layout.flatten(round.start_of(update.client))
-        mask = self.mask(trained.parameters.numel(), round.seed, update.client).to(trained.parameters.device)
+        kept = self.mask(trained.parameters.numel(), round.seed, update.client)
+        mask = to_device(kept, trained.parameters.device)
         masked = FlatState(
             torch.where(mask, trained.parameters, start.parameters), trained.statistics, trained.counters
         )
-        saved = int((~mask).sum()) * trained.parameters.element_size()
+        saved = int((~kept).sum()) * trained.parameters.element_size()
         return replace(
             update,
             state=layout.unflatten(masked, like=update.state),
@@ -45,6 +47,9 @@ class BernoulliMask(UploadTransform):
         )
 
     def mask(self, size: int, seed: int, client: int) -> torch.Tensor:
-        """Return a client's R, which is true where an entry is kept."""
+        """Return a client's R, which is true where an entry is kept.
+
+        It is drawn on the CPU, because a GPU's generator would draw a different mask.
+        """
         generator = torch.Generator().manual_seed(seed_for("mask", seed, client))
         return torch.rand(size, generator=generator) < self.keep

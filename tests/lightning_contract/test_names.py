@@ -12,7 +12,8 @@ import torch
 from pytorch_lightning import Callback, LightningModule
 from pytorch_lightning.callbacks import ModelCheckpoint, ModelSummary, StochasticWeightAveraging
 from pytorch_lightning.core.mixins.hparams_mixin import _given_hyperparameters
-from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+from pytorch_lightning.strategies import SingleDeviceStrategy
 from pytorch_lightning.utilities.compile import from_compiled
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
@@ -195,6 +196,49 @@ def test_callbacks_that_packages_add_to_every_trainer_do_not_reach_clients(monke
     given = Callback()
     trainer = TrainerTemplate(CPU, [given], max_time="00:01:00:00").copy()
     assert [type(callback).__name__ for callback in trainer.callbacks] == ["Callback", "Timer"]
+
+
+def called_methods(owner: object, *names: str) -> list[str]:
+    """Replace methods of an object with ones that note their names, and return the list of names."""
+    called: list[str] = []
+    for name in names:
+        original = getattr(owner, name)
+        setattr(owner, name, lambda *args, n=name, o=original, **kwargs: (called.append(n), o(*args, **kwargs))[1])
+    return called
+
+
+def test_a_fit_calls_the_methods_that_clients_replace(tmp_path):
+    trainer = quiet_trainer(max_epochs=1, logger=CSVLogger(tmp_path), log_every_n_steps=1, limit_val_batches=0)
+    message = "client_device.avoid_waiting replaces it, but a fit does not call it"
+    owners = {
+        trainer._checkpoint_connector: ["resume_end"],
+        trainer._logger_connector: ["log_metrics", "teardown"],
+        trainer.fit_loop: ["setup_data"],
+        trainer.fit_loop.epoch_loop: ["teardown"],
+    }
+    called = {owner: called_methods(owner, *names) for owner, names in owners.items()}
+    trainer.fit(Net(), datamodule=Blobs())
+    for owner, names in owners.items():
+        assert set(called[owner]) == set(names), message
+    assert "train_loss_of_client" in trainer._logger_connector._logged_metrics
+
+
+def test_batches_are_counted_on_the_device_that_the_strategy_claims():
+    asked = []
+
+    class Watch(SingleDeviceStrategy):
+        def reduce(self, tensor, *args, **kwargs):
+            asked.append(tensor.device)
+            return tensor
+
+    quiet_trainer(max_epochs=1, strategy=Watch(CPU), limit_val_batches=0).fit(Net(), datamodule=Blobs())
+    assert asked, "client_device.HostCounting claims to be on the CPU because setup_data reduces the number of batches"
+
+
+def test_a_clients_trainer_keeps_what_it_logs_without_a_log():
+    trainer = TrainerTemplate(CPU, max_epochs=1, limit_val_batches=0, log_every_n_steps=1).copy()
+    trainer.fit(Net(), datamodule=Blobs())
+    assert "train_loss_of_client" in trainer.logged_metrics
 
 
 def private_names(source: str) -> set[str]:

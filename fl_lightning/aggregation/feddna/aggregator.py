@@ -19,6 +19,7 @@ from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import seed_for
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict, StateLayout
+from fl_lightning.core.transfer import to_device
 
 
 class FedDNA(GatheredAggregator):
@@ -66,15 +67,16 @@ class FedDNA(GatheredAggregator):
 
     def finish_round(self) -> Aggregate:
         clients = [item.update.client for item in self.received]
-        sizes = self.sizes
+        # On the CPU, because the networks are small and after every step the host reads whether to stop.
+        sizes = self.sizes.cpu()
         own = self._received_statistics()
         gammas = self._learn_gammas(own, sizes)  # eq. 5
         new = moved(own, twins(own, sizes), gammas)  # eq. 4, applied once: inside `repeat` it would compound
-        for client, mean, var in zip(clients, *new, strict=True):
+        for client, mean, var in zip(clients, *self._on_device(new), strict=True):
             self.memory.put(client, self._entries(mean, var))
         self.gammas = dict(zip(clients, gammas.tolist(), strict=True))
 
-        mean, var = pooled(new, sizes)
+        mean, var = self._on_device(pooled(new, sizes))
         return Aggregate(
             {**self.result(self.mean), **self._entries(mean[0], var[0])},  # eq. 3
             metrics={
@@ -99,7 +101,7 @@ class FedDNA(GatheredAggregator):
         if len(sizes) == 1:
             return torch.ones_like(sizes)
         # The server may run under 16-bit autocast, and a caller may have switched gradients off.
-        with torch.autocast(self.device.type, enabled=False), torch.enable_grad():
+        with torch.autocast("cpu", enabled=False), torch.enable_grad():
             learner = self._learner(entries=own.mean.shape[1] + own.var.shape[1])
             generator = torch.Generator().manual_seed(seed_for("feddna", self.seed, self.round.number))
             gammas = learner.learn(own, sizes, self.steps, self.lr, self.importance_lr, generator)
@@ -112,16 +114,20 @@ class FedDNA(GatheredAggregator):
             learner = ImportanceLearner(entries, self.latent, self.hidden)
         if self._learned is not None:
             learner.load_state_dict(self._learned)
-        return learner.to(self.device)
+        return learner
+
+    def _on_device(self, statistics: Statistics) -> Statistics:
+        return Statistics(to_device(statistics.mean, self.device), to_device(statistics.var, self.device))
 
     def _received_statistics(self) -> Statistics:
+        """Return the statistics that the clients sent, on the CPU."""
         means, variances = [], []
         for item in self.received:
             values = self.layout.split(self.layout.parameters, item.state.parameters)
             values |= self.layout.split(self.layout.statistics, item.state.statistics)
             means.append(torch.cat([values[name].flatten() for name in self._means]))
             variances.append(torch.cat([values[name].flatten() for name in self._variances]))
-        return Statistics(torch.stack(means).to(self.dtype), torch.stack(variances).to(self.dtype))
+        return Statistics(torch.stack(means).to(self.dtype).cpu(), torch.stack(variances).to(self.dtype).cpu())
 
     def _entries(self, mean: Tensor, var: Tensor) -> StateDict:
         """Return one row of statistics as entries of the model's state."""

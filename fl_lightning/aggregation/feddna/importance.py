@@ -106,7 +106,7 @@ class VAE(nn.Module):
         """
         posterior = self.encode(inputs)
         prior = Gaussian(torch.zeros_like(posterior.mean), torch.zeros_like(posterior.log_var))
-        noise = torch.randn(posterior.mean.shape, generator=generator).to(inputs.device)
+        noise = torch.randn(posterior.mean.shape, generator=generator)
         decoded = self.decoder(posterior.mean + (0.5 * posterior.log_var).exp() * noise)
         return (0.5 * ((decoded - inputs) ** 2).sum(1) + divergence(posterior, prior).sum(1)).mean()
 

@@ -1,6 +1,7 @@
 """The base class of image data sets: bytes in memory, normalised floats in every batch."""
 
 from abc import abstractmethod
+from functools import cache
 from typing import Any
 
 import torch
@@ -9,6 +10,8 @@ from torch.nn.functional import pad
 from torch.utils.data import TensorDataset
 from torchvision.transforms.v2 import functional
 
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.transfer import to_device
 from fl_lightning.data.sources.base import Parts, TensorSource, hold_out
 
 _PADDING = 4
@@ -66,7 +69,20 @@ class ImageSource(TensorSource):
 
 def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """Convert bytes to floats in [0, 1], subtract each channel's mean and divide by its standard deviation."""
-    return functional.normalize(functional.to_dtype(images, torch.float32, scale=True), list(mean), list(std))
+    if not all(std):
+        raise MisconfigurationError(
+            f"std={std}, but a channel that never changes cannot be divided by 0: set data.source.init_args.mean and"
+            " std, with a std above 0 for every channel"
+        )
+    floats = functional.to_dtype(images, torch.float32, scale=True)
+    return floats.sub(_channels(tuple(mean), images.device)).div_(_channels(tuple(std), images.device))
+
+
+@cache
+def _channels(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Return one value per channel, made once per device."""
+    with torch.inference_mode(False):  # the first batch may be a validation batch
+        return to_device(torch.tensor(values, dtype=torch.float32), device).view(-1, 1, 1)
 
 
 def crop_and_flip(images: Tensor) -> Tensor:
@@ -76,7 +92,7 @@ def crop_and_flip(images: Tensor) -> Tensor:
     """
     samples, _, height, width = images.shape
     crops = pad(images, [_PADDING] * 4).unfold(2, height, 1).unfold(3, width, 1)
-    top, left = torch.randint(2 * _PADDING + 1, (2, samples)).to(images.device, non_blocking=True)
+    top, left = to_device(torch.randint(2 * _PADDING + 1, (2, samples)), images.device)
     cropped = crops[torch.arange(samples, device=images.device), :, top, left]
-    flipped = torch.randint(2, (samples, 1, 1, 1)).bool().to(images.device, non_blocking=True)
+    flipped = to_device(torch.randint(2, (samples, 1, 1, 1)).bool(), images.device)
     return torch.where(flipped, cropped.flip(3), cropped)

@@ -4,9 +4,11 @@ import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.cli import LightningArgumentParser
 from torch import nn
+from torchvision.transforms.v2 import functional
 
 from fl_lightning import FederatedDataModule, LocalTraining
 from fl_lightning.callbacks import FederatedServer
+from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import (
     CIFAR10,
     IID,
@@ -116,6 +118,18 @@ def test_augmentation_differs_between_rounds_but_not_between_runs(mnist, tmp_pat
 def test_inputs_have_the_precision_of_the_trainer(mnist, tmp_path):
     quiet_trainer(max_epochs=1, precision="64-true").fit(Watcher(), MNIST(tmp_path))
     assert {inputs.dtype for _, inputs, _ in SEEN} == {torch.float64}
+
+
+def test_images_are_normalised_as_torchvision_does_it():
+    images = torch.randint(256, (4, 3, 5, 5), dtype=torch.uint8)
+    mean, std = (0.1, 0.5, 0.7), (0.2, 0.3, 0.25)
+    expected = functional.normalize(functional.to_dtype(images, torch.float32, scale=True), list(mean), list(std))
+    assert torch.equal(normalise(images, mean, std), expected)
+
+
+def test_a_channel_that_never_changes_is_refused():
+    with pytest.raises(MisconfigurationError, match=r"std=\(0\.2, 0\.0\)"):
+        normalise(torch.zeros(1, 2, 3, 3, dtype=torch.uint8), (0.1, 0.0), (0.2, 0.0))
 
 
 def test_every_channel_is_normalised_separately():
