@@ -33,16 +33,16 @@ from fl_lightning.callbacks.run.preparation import (
     order_checkpoints,
     refuse_tuners,
 )
+from fl_lightning.callbacks.run.tally import Tally
 from fl_lightning.client import LocalTraining
-from fl_lightning.core.distributed import broadcast_from_zero, gather_objects, sum_over_ranks
+from fl_lightning.core.distributed import broadcast_from_zero
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.evaluations import Evaluations
 from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import StateDict, exact_dtype, snapshot
+from fl_lightning.core.state import StateDict, snapshot
 from fl_lightning.core.store import ClientStore
 from fl_lightning.core.traffic import Downloads
-from fl_lightning.core.update import ClientUpdate, state_bytes
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.evaluation import share_of, why_not_shared
 from fl_lightning.module import FederatedModule, RoundRunner
@@ -179,9 +179,9 @@ class FederatedServer(RoundRunner):
     def run_round(self, pl_module: FederatedModule, clients: list[int]) -> None:
         trainer = pl_module.trainer
         round = self._begin_round(pl_module)
-        self._downloads.begin_round(round.start, round.broadcast, self.aggregator.layout.parameters)
+        self._downloads.begin_round(round.start, round.broadcast, self.aggregator.layout)
         watchers = [callback for callback in trainer.callbacks if isinstance(callback, RoundCallback)]  # type: ignore[attr-defined]
-        tally = _Tally(pl_module.device, bool(self.client.log_metrics))
+        tally = Tally(pl_module.device, bool(self.client.log_metrics))
         memories: list[tuple[int, dict[str, StateDict]]] = []
 
         for watcher in watchers:
@@ -311,48 +311,6 @@ class FederatedServer(RoundRunner):
             "server_optimizer": type(trainer.optimizers[0]).__name__ if self.optimizer else "none",
             "num_clients": data.num_clients,
             "seed": data.seed,
-        }
-
-
-class _Tally:
-    """Sums over the clients of a round, on all ranks.
-
-    Args:
-        device: device of the global model.
-        logs: whether clients report what their modules log.
-    """
-
-    def __init__(self, device: torch.device, logs: bool) -> None:
-        self._zeros = torch.zeros(2, dtype=exact_dtype(device), device=device)
-        self._sums = torch.zeros(3, dtype=exact_dtype(device), device=device)  # clients, bytes up, bytes down
-        self._means = {"train/loss": self._zeros.clone(), "train/learning_rate": self._zeros.clone()}
-        self._logs = logs
-
-    def add(self, update: ClientUpdate, weight: float, down: int) -> None:
-        rate = {} if update.learning_rate is None else {"train/learning_rate": update.learning_rate}
-        loss = {"train/loss": update.metrics["loss"]} if "loss" in update.metrics else {}
-        values: dict[str, float | Tensor] = {**update.logged, **rate, **loss}
-        for name, value in values.items():
-            mean = self._means.setdefault(name, self._zeros.clone())
-            mean[0] += weight
-            mean[1] += weight * value
-        self._sums[0] += 1
-        self._sums[1] += (update.num_bytes or 0) + state_bytes(update.extras)
-        self._sums[2] += down
-
-    def totals(self, bytes_so_far: dict[str, int]) -> dict[str, float]:
-        clients, up, down = sum_over_ranks(self._sums).tolist()
-        bytes_so_far["up"] += int(up)
-        bytes_so_far["down"] += int(down)
-        names = sorted({*gather_objects(list(self._means))} if self._logs else self._means)
-        means = sum_over_ranks(torch.stack([self._means.get(name, self._zeros) for name in names])).tolist()
-        totals = {name: total / weight for name, (weight, total) in zip(names, means, strict=True) if weight}
-        return totals | {
-            "round/clients": clients,
-            "bytes/up": up,
-            "bytes/down": down,
-            "bytes/up_total": float(bytes_so_far["up"]),
-            "bytes/down_total": float(bytes_so_far["down"]),
         }
 
 

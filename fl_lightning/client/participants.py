@@ -108,10 +108,13 @@ class Participants:
         return update
 
     def unchanged(self, state: StateDict, round: Round) -> StateDict:
-        """Return the frozen entries of the round's start that are the same in a client's state."""
+        """Return the entries of the round's start that a client need not send: frozen ones that it did not change.
+
+        Only frozen entries are compared, because on a GPU the host would have to wait for every comparison.
+        """
         layout, start = self.local_training.layout, round.start
         frozen = [name for name in state if layout.aliases.get(name, name) in layout.rest]
-        return {name: start[name] for name in frozen if name in start and is_unchanged(state[name], start[name])}
+        return {name: start[name] for name in frozen if is_unchanged(state[name], start.get(name))}
 
     def _check_batches(self) -> None:
         """Reject batches of a single sample, if there is BatchNorm."""

@@ -43,7 +43,7 @@ class TrainerPerClient:
         clock: Clock,
         log_metrics: Sequence[str],
         max_batches: int | None,
-        flags: Mapping[str, Any],
+        **flags: Any,
     ) -> None:
         self._model = model
         self._participants = participants

@@ -127,7 +127,7 @@ class LocalTraining:
             self.clock,
             self.log_metrics or (),
             max_batches,
-            self._trainer_flags,
+            **self._trainer_flags,
         )
         for message in _NOISE:
             warnings.filterwarnings("ignore", message)

@@ -1,11 +1,11 @@
 """What a round sends: bytes from the server to its clients."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.core.state import StateDict, is_unchanged
+from fl_lightning.core.state import StateDict, StateLayout, is_unchanged
 from fl_lightning.core.update import state_bytes
 
 
@@ -18,19 +18,19 @@ class Downloads:
     def __init__(self) -> None:
         self._holders: set[int] = set()
         self._moved: set[str] = set()
-        self._trainable: set[str] = set()
+        self._rest: Sequence[str] = ()
         self._first = self._again = 0
 
-    def begin_round(self, start: Mapping[str, Tensor], broadcast: Mapping[str, Tensor], trainable: list[str]) -> None:
+    def begin_round(self, start: Mapping[str, Tensor], broadcast: Mapping[str, Tensor], layout: StateLayout) -> None:
         """Start a round.
 
         Args:
             start: the global state that clients start from.
             broadcast: tensors that the server sends along with it.
-            trainable: the names of the trainable parameters, which are always sent.
+            layout: the parts of the state. Those that training moves are always sent.
         """
-        self._trainable = set(trainable)
-        names = self._trainable | self._moved
+        self._rest = layout.rest
+        names = {*layout.parameters, *layout.statistics, *layout.counters, *self._moved}
         extra = state_bytes(broadcast)
         self._first = state_bytes(start) + extra
         self._again = state_bytes({name: start[name] for name in start if name in names}) + extra
@@ -42,9 +42,11 @@ class Downloads:
     def end_round(self, clients: Iterable[int], start: StateDict, new: StateDict) -> None:
         """Note the clients that now hold a model, and the entries of the global state that changed."""
         self._holders.update(clients)
-        known = self._trainable | self._moved
-        others = {name: value for name, value in new.items() if name not in known}
-        self._moved |= {name for name, value in others.items() if not is_unchanged(value, start.get(name))}
+        self._moved |= {
+            name
+            for name in self._rest
+            if name in new and name not in self._moved and not is_unchanged(new[name], start.get(name))
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the checkpoint keeps."""

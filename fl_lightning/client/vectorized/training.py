@@ -73,6 +73,18 @@ class VectorizedTraining:
         self._device = module.device
         source = participants.data.source
         self._prepare = None if batches_in_place else batch_preparation(module, source, self._device)
+        self._module = module
+        self._prepare_step()
+        # If the learning rate depends on how far a client has trained, all clients of a chunk must progress alike.
+        self._scheduled = self._has_schedulers or any(
+            overrides(callback, "learning_rate") for _, callback in keyed_callbacks(participants.callbacks)
+        )
+        self._chunk = chunk or self._fitting_chunk()
+
+    def _prepare_step(self) -> None:
+        """Find out how to take one step of all clients, or raise the reason why that is impossible."""
+        module = self._module
+        self._trainable = _trainable(module)
         self._step = ClientStep(module)
         self._names = _names(self._step.module)
         try:
@@ -80,15 +92,13 @@ class VectorizedTraining:
         except NeedsTrainerError as error:
             raise CannotVectorizeError(f"configure_optimizers of {type(module).__name__} {error}") from error
         check_optimizers(optimizers, schedulers)
+        self._has_schedulers = bool(schedulers)
         self._used = self._step.probe(self._first_batch())
-        # If the learning rate depends on how far a client has trained, all clients of a chunk must progress alike.
-        self._scheduled = bool(schedulers) or any(
-            overrides(callback, "learning_rate") for _, callback in keyed_callbacks(participants.callbacks)
-        )
-        self._chunk = chunk or self._fitting_chunk()
 
     def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
         """Train the clients, each from the round's start, and yield their updates, one chunk after another."""
+        if _trainable(self._module) != self._trainable:  # a callback of the server has frozen or unfrozen layers
+            self._prepare_step()
         groups: dict[int, list[int]] = {}
         for client in clients:
             key = len(self._participants.loader(client, round.number)) if self._scheduled else 0
@@ -150,11 +160,12 @@ class VectorizedTraining:
     ) -> tuple[Optimizer, list[Any], ModelStack]:
         """Stack the clients' models and make the optimiser that moves them."""
         module = self._step.module
-        frozen = {name for _, callback in callbacks[0] for name in callback.frozen(module)}
-        trained = [name for name in self._used if name not in frozen]
         for name, parameter in module.named_parameters():
-            if name in self._used:
-                parameter.requires_grad_(name not in frozen)
+            parameter.requires_grad_(name in self._trainable)
+        frozen = {name for _, callback in callbacks[0] for name in callback.frozen(module)}
+        for name in frozen:
+            module.get_parameter(name).requires_grad_(False)
+        trained = [name for name in self._used if name not in frozen]
         stack = ModelStack(module, trained, [round.start_of(client) for client in clients])
         (optimizer,), schedulers = configured_optimizers(module)
         names = {id(parameter): name for name, parameter in module.named_parameters()}
@@ -175,8 +186,8 @@ class VectorizedTraining:
             return
         gradients = [value.grad for value in stack.parameters.values() if value.grad is not None]
         if not self._clip_norm:
-            torch._foreach_clamp_min_(gradients, -self._clip_value)
-            torch._foreach_clamp_max_(gradients, self._clip_value)
+            for gradient in gradients:
+                gradient.clamp_(-self._clip_value, self._clip_value)
             return
         norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
         factors = (self._clip_value / (norms + 1e-6)).clamp(max=1.0)
@@ -198,6 +209,10 @@ class VectorizedTraining:
         if self._device.type == "cuda":
             budget = torch.cuda.get_device_properties(self._device).total_memory // 4
         return max(1, budget // max(1, _COPIES_PER_CLIENT * state))
+
+
+def _trainable(module: nn.Module) -> set[str]:
+    return {name for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
 def _names(module: nn.Module) -> dict[str, str]:

@@ -1,0 +1,61 @@
+"""The sums over a round's clients that every run logs."""
+
+import torch
+from torch import Tensor
+
+from fl_lightning.core.distributed import gather_objects, sum_over_ranks
+from fl_lightning.core.state import exact_dtype
+from fl_lightning.core.transfer import to_device
+from fl_lightning.core.update import ClientUpdate, state_bytes
+
+
+class Tally:
+    """Sums over the clients of a round, on all ranks. They stay on the device until they are read, once.
+
+    Args:
+        device: device of the global model.
+        logs: whether clients report what their modules log.
+    """
+
+    def __init__(self, device: torch.device, logs: bool) -> None:
+        self._zeros = torch.zeros(2, dtype=exact_dtype(device), device=device)
+        #: the sums of weights and of weighted values, by tag
+        self._means = {"train/loss": self._zeros.clone(), "train/learning_rate": self._zeros.clone()}
+        self._counts = {"clients": 0, "up": 0, "down": 0}
+        self._logs = logs
+
+    def add(self, update: ClientUpdate, weight: float, down: int) -> None:
+        """Count a client.
+
+        Args:
+            update: what it sent.
+            weight: its weight before normalisation.
+            down: how many bytes it received.
+        """
+        rate = {} if update.learning_rate is None else {"train/learning_rate": update.learning_rate}
+        loss = {"train/loss": update.metrics["loss"]} if "loss" in update.metrics else {}
+        values: dict[str, float | Tensor] = {**update.logged, **rate, **loss}
+        for name, value in values.items():
+            mean = self._means.setdefault(name, self._zeros.clone())
+            mean[0] += weight
+            mean[1] += weight * value
+        self._counts["clients"] += 1
+        self._counts["up"] += (update.num_bytes or 0) + state_bytes(update.extras)
+        self._counts["down"] += down
+
+    def totals(self, bytes_so_far: dict[str, int]) -> dict[str, float]:
+        """Return the values to log, and add the round's bytes to those of earlier rounds."""
+        names = sorted({*gather_objects(list(self._means))} if self._logs else self._means)
+        counts = to_device(torch.tensor(list(self._counts.values()), dtype=self._zeros.dtype), self._zeros.device)
+        means = [self._means.get(name, self._zeros) for name in names]
+        clients, up, down, *sums = sum_over_ranks(torch.cat([counts, *means])).tolist()
+        bytes_so_far["up"] += int(up)
+        bytes_so_far["down"] += int(down)
+        pairs = zip(names, sums[::2], sums[1::2], strict=True)
+        return {name: total / weight for name, weight, total in pairs if weight} | {
+            "round/clients": clients,
+            "bytes/up": up,
+            "bytes/down": down,
+            "bytes/up_total": float(bytes_so_far["up"]),
+            "bytes/down_total": float(bytes_so_far["down"]),
+        }
