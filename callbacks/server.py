@@ -202,7 +202,6 @@ class FederatedServer(RoundRunner):
         self._downloads.end_round(_data_of(trainer).cohort(round.number), round.start, aggregate.state)
         for watcher in watchers:
             watcher.on_round_end(trainer, pl_module, round, aggregate)
-        gc.collect()  # Trainers are reference cycles
 
         totals = tally.totals(self._bytes)
         log_round(trainer, {**totals, **aggregate.metrics})

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.client_device import HostCounting, avoid_waiting, client_accelerator
+from fl_lightning._lightning.client_loop import step_plainly, use_plain_steps
 from fl_lightning._lightning.client_module import keep_metrics_local
 from fl_lightning._lightning.names import (
     Callback,
@@ -68,6 +69,7 @@ class TrainerTemplate:
         kept = [callback for callback in self._callbacks if callback in callbacks or isinstance(callback, Timer)]
         self._trainer.callbacks = kept  # type: ignore[attr-defined]
         avoid_waiting(self._trainer)
+        use_plain_steps(self._trainer)
 
     @property
     def _callbacks(self) -> list[Callback]:
@@ -164,6 +166,13 @@ class ClientStrategy(HostCounting):
         with _changed_rates(optimizer, self.change_rate):
             self.learning_rate = float(optimizer.param_groups[0]["lr"])  # a scheduler may change it after the last step
             return super().optimizer_step(optimizer, *args, **kwargs)
+
+    def plain_step(self, training_step: Callable[[], Tensor | None]) -> None:
+        """Take a step without Lightning's hooks; ``training_step`` returns the loss."""
+        optimizer = self.optimizers[0]
+        with _changed_rates(optimizer, self.change_rate):
+            self.learning_rate = float(optimizer.param_groups[0]["lr"])
+            step_plainly(optimizer, training_step)
 
     def teardown(self) -> None:
         self.optimizers = []

@@ -1,5 +1,6 @@
 """Local training with a short-lived Trainer per client, one client after another."""
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -72,6 +73,7 @@ class TrainerPerClient:
                 self._train_on_trial(client, round)
                 update = self._train(client, round)
             yield update
+        gc.collect()  # Trainers are reference cycles
 
     def train_personal(
         self, client: int, round: Round, start: Mapping[str, Tensor], callbacks: Sequence[Callback]

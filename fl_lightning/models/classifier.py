@@ -83,10 +83,7 @@ class Classifier(LightningModule):
             return optimizer
         scheduler = self.lr_scheduler(optimizer)
         if isinstance(scheduler, ReduceLROnPlateau):
-            raise MisconfigurationError(
-                "lr_scheduler=ReduceLROnPlateau waits for a metric, but clients have none, because validation runs on"
-                " the server: use a scheduler that counts epochs, such as StepLR"
-            )
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val/loss"}}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def _evaluate(self, stage: str, metrics: MetricCollection, batch: list[Tensor]) -> None:
@@ -96,25 +93,37 @@ class Classifier(LightningModule):
         metrics.update(logits, labels)
         self.log(f"{stage}/loss", functional.cross_entropy(logits, labels), batch_size=len(labels))
         for name, metric in metrics.items(copy_state=False):  # the metrics of a group share their state
-            self.log(name, metric, prog_bar=name == "val/accuracy", batch_size=len(labels))
+            if metric.update_count <= 1:  # Lightning computes a metric after the last batch, so once is enough
+                self.log(name, metric, prog_bar=name == "val/accuracy", batch_size=len(labels))
+
+
+class _Accuracy(MulticlassRecall):
+    """The share of samples whose class is right, from the same counts per class as the macro metrics."""
+
+    def compute(self) -> Tensor:
+        """Return the share of right predictions."""
+        right, wrong = self.tp, self.fn
+        assert isinstance(right, Tensor)
+        assert isinstance(wrong, Tensor)
+        return right.sum() / (right + wrong).sum()
 
 
 def _metrics(num_classes: int, top_k: int | None) -> MetricCollection:
     """Return the metrics of the validation and test steps."""
     metrics: dict[str, Metric | MetricCollection] = {
-        "accuracy": MulticlassAccuracy(num_classes, average="micro"),
-        "macro_precision": MulticlassPrecision(num_classes),
-        "macro_recall": MulticlassRecall(num_classes),
-        "macro_f1": MulticlassF1Score(num_classes),
+        "accuracy": _Accuracy(num_classes, validate_args=False),
+        "macro_precision": MulticlassPrecision(num_classes, validate_args=False),
+        "macro_recall": MulticlassRecall(num_classes, validate_args=False),
+        "macro_f1": MulticlassF1Score(num_classes, validate_args=False),
     }
     # A group shares one state. By default, torchmetrics would group all metrics that agree on the first batch.
-    groups = [["accuracy"], ["macro_precision", "macro_recall", "macro_f1"]]
+    groups = [list(metrics)]
     if top_k is not None:
         if not 1 < top_k < num_classes:
             raise MisconfigurationError(
                 f"top_k={top_k}, but there are {num_classes} classes: set top_k from 2 to {num_classes - 1}"
             )
         name = f"top{top_k}_accuracy"
-        metrics[name] = MulticlassAccuracy(num_classes, top_k=top_k, average="micro")
+        metrics[name] = MulticlassAccuracy(num_classes, top_k=top_k, average="micro", validate_args=False)
         groups.append([name])
     return MetricCollection(metrics, compute_groups=groups)

@@ -1,0 +1,106 @@
+"""The training loop of clients that have nothing to observe a step with."""
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from torch.optim import LBFGS, Optimizer
+
+from fl_lightning._lightning.names import LightningModule, Precision, Trainer, is_overridden
+from fl_lightning._lightning.package import PACKAGE
+
+if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
+    from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
+    from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+else:
+    from pytorch_lightning.loops.fetchers import _DataLoaderIterDataFetcher
+    from pytorch_lightning.loops.training_epoch_loop import _TrainingEpochLoop
+
+#: hooks of a module that Lightning calls within a step
+_STEP_HOOKS = (
+    *("on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
+    *("on_before_optimizer_step", "configure_gradient_clipping", "backward", "optimizer_step", "optimizer_zero_grad"),
+)
+
+
+def use_plain_steps(trainer: Trainer) -> None:
+    """Let a Trainer's copies take plain steps where that makes no difference."""
+    trainer.fit_loop.epoch_loop.__class__ = PlainEpochLoop
+
+
+class PlainEpochLoop(_TrainingEpochLoop):
+    """Takes a step without Lightning's forty hooks, if nobody overrides them: they take as long as a small network.
+
+    The operations, their order and everything that is counted are the same.
+    """
+
+    _plain: bool | None = None
+    _arguments = 2
+
+    def advance(self, data_fetcher: Any) -> None:
+        """Run a single training batch."""
+        if self._plain is None:
+            self._plain = _can_be_plain(self.trainer) and not isinstance(data_fetcher, _DataLoaderIterDataFetcher)
+            self._arguments = len(inspect.signature(self.trainer.lightning_module.training_step).parameters)
+        if not self._plain or self.restarting:
+            super().advance(data_fetcher)
+            return
+        trainer, progress = self.trainer, self.batch_progress
+        module = trainer.lightning_module
+        strategy: Any = trainer.strategy
+        batch, _, _ = next(data_fetcher)
+        index = self.batch_idx + 1
+        progress.is_last_batch = data_fetcher.done
+        batch = trainer.precision_plugin.convert_input(batch)
+        batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
+        batch = strategy.batch_to_device(batch, dataloader_idx=0)
+        progress.increment_ready()
+        trainer._logger_connector.on_batch_start(batch)
+        progress.increment_started()
+        step = self.automatic_optimization.optim_progress.optimizer.step
+        step.increment_ready()
+        strategy.plain_step(lambda: _training_step(module, strategy, batch, index, self._arguments))
+        step.increment_completed()
+        progress.increment_processed()
+        self.update_lr_schedulers("step", update_plateau_schedulers=False)
+        if self._num_ready_batches_reached():
+            self.update_lr_schedulers("epoch", update_plateau_schedulers=False)
+        if self._results:
+            trainer._logger_connector.on_batch_end()
+        progress.increment_completed()
+        if self._results:
+            trainer._logger_connector.update_train_step_metrics()
+
+
+def _training_step(module: LightningModule, strategy: Any, batch: Any, index: int, arguments: int) -> Tensor | None:
+    """Run the module's step, with the note that ``self.log`` needs, and return its loss."""
+    module._current_fx_name = "training_step"
+    output = strategy.training_step(batch, index) if arguments > 1 else strategy.training_step(batch)
+    module._current_fx_name = None
+    loss: Tensor | None = output.get("loss") if isinstance(output, dict) else output
+    return loss
+
+
+def step_plainly(optimizer: Optimizer, training_step: Callable[[], Tensor | None]) -> None:
+    """Take one step of an optimiser, in the order of Lightning's automatic optimisation."""
+    loss = training_step()
+    optimizer.zero_grad()
+    if loss is not None:
+        loss.backward()
+    optimizer.step()
+
+
+def _can_be_plain(trainer: Trainer) -> bool:
+    module, optimizers = trainer.lightning_module, trainer.optimizers
+    return (
+        module.automatic_optimization
+        and not trainer.callbacks  # type: ignore[attr-defined]
+        and not any(is_overridden(hook, module) for hook in _STEP_HOOKS)
+        and type(trainer.precision_plugin) is Precision
+        and trainer.accumulate_grad_batches == 1
+        and not trainer.gradient_clip_val
+        and len(optimizers) == 1
+        and type(optimizers[0]).__module__.startswith("torch.optim.")
+        and not isinstance(optimizers[0], LBFGS)
+    )
