@@ -41,6 +41,13 @@ CONTESTANTS = {
     "ours-channels-last": Contestant(
         "fl_lightning, channels_last", "ours.py", ("memory_format=channels_last",), tasks=("T2",)
     ),
+    "ours-ddp-channels-last": Contestant(
+        "fl_lightning, channels_last, 2 processes",
+        "ours.py",
+        ("memory_format=channels_last", "processes=2"),
+        processes=2,
+        tasks=("T2",),
+    ),
     "ours-ddp": Contestant("fl_lightning, 2 processes", "ours.py", ("processes=2",), processes=2),
     "pfl": Contestant("Apple pfl", "peer_pfl.py", peer="pfl"),
     "fluke": Contestant("fluke", "peer_fluke.py", peer="fluke"),

@@ -15,6 +15,7 @@ from turns import Turns
 
 from fl_lightning import FederatedDataModule, FederatedModule, LocalTraining
 from fl_lightning.callbacks import FederatedServer
+from fl_lightning.core.memory import reuse_freed_memory
 from fl_lightning.data import ByList, RandomClients
 from fl_lightning.models import Classifier, FullyConnected, MnistCNN
 
@@ -63,6 +64,7 @@ def accuracy_of(trainer: Trainer) -> float | None:
 def main() -> None:
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
+    reuse_freed_memory()  # as fl-lightning fit does
     turns = Turns("fl_lightning", "pytorch-lightning")
     options: dict[str, Any] = dict(option.split("=") for option in turns.options)
     processes = int(options.pop("processes", 1))

@@ -8,6 +8,7 @@ from fl_lightning.cli.commands import COMMANDS, STANDALONE_COMMANDS
 from fl_lightning.cli.errors import shorten_parser_error
 from fl_lightning.cli.named_classes import import_named_classes
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.memory import reuse_freed_memory
 
 
 def main(args: list[str] | None = None) -> None:
@@ -52,6 +53,8 @@ fl-lightning COMMAND --help shows the options of a command, fl-lightning --versi
 
 
 def _run_federated_cli(args: list[str] | None) -> None:
+    if args is None:  # the process belongs to the command
+        reuse_freed_memory()
     import_named_classes(sys.argv[1:] if args is None else args)
     from fl_lightning._lightning.names import SIGTERMException
     from fl_lightning._lightning.quiet import silence_irrelevant_messages

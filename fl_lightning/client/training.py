@@ -50,6 +50,8 @@ class LocalTraining:
             once, which is faster for small networks and equal up to float rounding. ``auto`` does the latter where it
             is possible and faster.
         chunk: how many clients train at once with vectorised execution; by default, a number that fits into memory.
+        memory_format: ``channels_last`` keeps the weights of convolutions in the order in which CPUs and recent GPUs
+            compute fastest, in training and in evaluation. It changes results by float rounding.
         clock: with ``round``, a client's epoch, step and schedulers begin again in every round. With ``run``, they go
             on over the run, as if the client had taken part in every round so far.
         log_metrics: metrics that the module logs in training and whose mean over the clients the run is to log under
@@ -64,6 +66,7 @@ class LocalTraining:
         callbacks: list[Callback] | None = None,
         execution: Literal["trainer", "vectorized", "auto"] = "trainer",
         chunk: int | None = None,
+        memory_format: Literal["contiguous", "channels_last"] = "contiguous",
         clock: Clock = "round",
         log_metrics: list[str] | None = None,
         **trainer_flags: Any,
@@ -76,6 +79,10 @@ class LocalTraining:
             raise MisconfigurationError(f"execution={execution!r}: set client.execution to trainer, vectorized or auto")
         if chunk is not None and chunk < 1:
             raise MisconfigurationError(f"chunk={chunk}: set client.chunk to 1 or more")
+        if memory_format not in ("contiguous", "channels_last"):
+            raise MisconfigurationError(
+                f"memory_format={memory_format!r}: set client.memory_format to contiguous or channels_last"
+            )
         if isinstance(log_metrics, str):
             raise MisconfigurationError(
                 f"log_metrics={log_metrics!r} is not a list: set client.log_metrics to [{log_metrics}]"
@@ -88,6 +95,7 @@ class LocalTraining:
         self.callbacks = callbacks or []
         self.execution = execution
         self.chunk = chunk
+        self.memory_format = memory_format
         self.clock = clock
         self.log_metrics = log_metrics
         self._trainer_flags = trainer_flags
@@ -109,6 +117,8 @@ class LocalTraining:
             store: holds what the callbacks remember about each client.
             max_batches: stop every client after this many batches, for a trial run.
         """
+        if self.memory_format == "channels_last":
+            module.to(memory_format=torch.channels_last)  # of the global model, so that evaluation is as fast
         model = ClientModel(module)
         #: the parts of the global model's state, as they were when the fit began
         self.layout = StateLayout(module)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 from pytorch_lightning import Callback
+from torch import nn
 from torchmetrics import MeanMetric
 
 from fl_lightning import FederatedDataModule, LocalTraining
-from fl_lightning.callbacks import ClientCallback, ClientEvaluation
+from fl_lightning.callbacks import ClientCallback, ClientEvaluation, FederatedServer
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
 from fl_lightning.data import IID
@@ -285,3 +286,39 @@ def test_a_client_registers_no_class_and_its_copies_have_the_users_own():
     federate(Registered(), rounds=1, partition=IID(1))
     assert Registered.subclasses == []
     assert [type(copied) for copied in Registered.copies] == [Registered, Registered]
+
+
+class Convolution(Net):
+    """A convolution over the six features as a 2 x 3 image."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Unflatten(1, (2, 1, 3)),
+            nn.Conv2d(2, 4, (1, 2)),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(8, 4),
+        )
+
+
+FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+@pytest.mark.parametrize("execution", ["trainer", "vectorized"])
+def test_channels_last_changes_results_by_rounding_only(execution):
+    ends = []
+    for memory_format in ("contiguous", "channels_last"):
+        torch.manual_seed(0)
+        client = LocalTraining(epochs=2, memory_format=memory_format, execution=execution)
+        module, _ = federate(Convolution(), server=FederatedServer(client=client))
+        ends.append(module.state_dict())
+        assert module.module.layers[1].weight.is_contiguous(memory_format=FORMATS[memory_format])
+    for name, value in ends[0].items():
+        assert torch.allclose(value, ends[1][name], atol=1e-5)
+
+
+def test_an_unknown_memory_format_is_refused():
+    with pytest.raises(MisconfigurationError, match=r"set client\.memory_format to contiguous or channels_last"):
+        LocalTraining(memory_format="nhwc")

@@ -98,10 +98,9 @@ def test_the_scheduler_steps_after_every_local_epoch_and_restarts_in_every_round
     assert _rates == pytest.approx([0.08, 0.04, 0.02] * 4 * 2)  # 4 clients, 2 rounds
 
 
-def test_a_scheduler_that_waits_for_a_metric_is_refused():
-    module = Classifier(FullyConnected(6, (), 4), 4, lr_scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau)
-    with pytest.raises(MisconfigurationError, match="use a scheduler that counts epochs"):
-        module.configure_optimizers()
+def test_a_scheduler_that_waits_for_a_metric_gets_the_validation_loss():
+    module = Classifier(torch.nn.Linear(2, 10), lr_scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau)
+    assert module.configure_optimizers()["lr_scheduler"]["monitor"] == "val/loss"
 
 
 def test_net_optimiser_and_scheduler_can_be_named_in_yaml():

@@ -1,0 +1,96 @@
+"""What the plain steps of clients assume about Lightning's training loop."""
+
+import pytest
+import torch
+from pytorch_lightning import Callback
+
+from fl_lightning import LocalTraining
+from fl_lightning._lightning import client_loop
+from fl_lightning._lightning.client_loop import PlainEpochLoop
+from fl_lightning.callbacks import FederatedServer
+from tests.toys import Net, federate, identical
+
+
+class Observer(Callback):
+    """Observes steps, so that they are not plain."""
+
+    def on_train_batch_end(self, *_):
+        pass
+
+
+class Annealed(Net):
+    """Has a scheduler that steps after every batch, and logs."""
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+class ReturnsDictionary(Net):
+    def training_step(self, batch, batch_idx):
+        return {"loss": super().training_step(batch, batch_idx)}
+
+
+class WithoutIndex(Net):
+    def training_step(self, batch):
+        return super().training_step(batch, 0)
+
+
+class SkipsBatches(Net):
+    def training_step(self, batch, batch_idx):
+        return None if batch_idx == 1 else super().training_step(batch, batch_idx)
+
+
+def run(make_module, callbacks):
+    torch.manual_seed(0)
+    client = LocalTraining(epochs=2, callbacks=callbacks, log_metrics=["train_loss_of_client"])
+    module, trainer = federate(make_module(), server=FederatedServer(client=client))
+    return dict(module.state_dict()), dict(trainer.callback_metrics)
+
+
+@pytest.mark.parametrize(
+    "make_module",
+    [
+        Net,
+        Annealed,
+        ReturnsDictionary,
+        WithoutIndex,
+        SkipsBatches,
+        lambda: Net(batch_norm=True, dropout=0.3, momentum=0.9),
+    ],
+)
+def test_plain_steps_end_like_steps_with_all_hooks(make_module, monkeypatch):
+    plain_steps = []
+    step = client_loop.step_plainly
+    monkeypatch.setattr(
+        "fl_lightning._lightning.trainer.step_plainly", lambda *arguments: (plain_steps.append(1), step(*arguments))
+    )
+    plain, plain_metrics = run(make_module, [])
+    assert plain_steps
+    plain_steps.clear()
+    hooked, hooked_metrics = run(make_module, [Observer()])
+    assert not plain_steps
+    assert identical(plain, hooked)
+    assert plain_metrics == hooked_metrics
+
+
+class Hooked(Net):
+    def on_before_zero_grad(self, optimizer):
+        self.seen = True
+
+
+@pytest.mark.parametrize(
+    ("module", "flags"),
+    [(Hooked(), {}), (Net(), {"gradient_clip_val": 0.1}), (Net(), {"accumulate_grad_batches": 2})],
+)
+def test_steps_that_something_observes_or_changes_are_not_plain(module, flags, monkeypatch):
+    monkeypatch.setattr(
+        "fl_lightning._lightning.trainer.step_plainly", lambda *_: pytest.fail("a step without its hooks")
+    )
+    federate(module, server=FederatedServer(client=LocalTraining(**flags)))
+
+
+def test_the_loop_that_is_replaced_has_what_it_needs():
+    for name in ("advance", "_num_ready_batches_reached", "update_lr_schedulers"):
+        assert hasattr(PlainEpochLoop.__bases__[0], name)
