@@ -33,6 +33,8 @@ from fl_lightning.callbacks.run.preparation import (
     order_checkpoints,
     refuse_tuners,
 )
+from fl_lightning.callbacks.run.progress import RoundProgressBar
+from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.callbacks.run.tally import Tally
 from fl_lightning.client import LocalTraining
 from fl_lightning.core.distributed import broadcast_from_zero
@@ -165,12 +167,15 @@ class FederatedServer(RoundRunner):
         gc.freeze()  # existing objects stay, so the collector can skip them when it frees the clients' Trainers
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell TensorBoard where a resumed run continues."""
+        """Tell TensorBoard where a resumed run continues, and the progress bar how far clients have come."""
         if not trainer.enable_validation:
             self._evaluations.expect(())
         if trainer.current_epoch > 0 and trainer.is_global_zero:
             for logger in tensorboard_loggers(trainer):
                 mark_restart(logger, trainer.current_epoch)
+        bar = trainer.progress_bar_callback
+        if isinstance(bar, RoundProgressBar | RichRoundProgressBar) and bar.is_enabled:
+            self.client.on_progress = bar.show_progress
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Seed the round, so that nothing random in it, validation included, depends on earlier rounds."""
