@@ -38,7 +38,7 @@ from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.callbacks.run.tally import Tally
 from fl_lightning.client import LocalTraining
 from fl_lightning.core.distributed import broadcast_from_zero
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.errors import MisconfigurationError, refuse_classes
 from fl_lightning.core.evaluations import Evaluations
 from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.core.round import Round
@@ -76,6 +76,7 @@ class FederatedServer(RoundRunner):
         mixture = explain_mixed_copies()
         if mixture is not None:
             rank_zero_info(mixture)
+        refuse_classes(aggregator=aggregator, client=client)
         if weighting not in ("samples", "uniform"):
             raise MisconfigurationError(f"weighting={weighting!r}: set server.weighting to samples or uniform")
         self.aggregator = aggregator or FedAvg()

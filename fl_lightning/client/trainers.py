@@ -59,6 +59,7 @@ class TrainerPerClient:
             batches_in_place,
             max_epochs=epochs,
             limit_val_batches=0,
+            strategy=None,
             **flags,
         )
         if max_batches is not None:

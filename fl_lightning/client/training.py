@@ -229,7 +229,7 @@ def _check_flags(flags: dict[str, Any]) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            TrainerTemplate(torch.device("cpu"), max_epochs=1, limit_val_batches=0, **flags)
+            TrainerTemplate(torch.device("cpu"), max_epochs=1, limit_val_batches=0, strategy=None, **flags)
     except TypeError as error:
         name = re.search(r"'(\w+)'$", str(error))
         flag = name.group(1) if name else ", ".join(flags)
