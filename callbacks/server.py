@@ -33,10 +33,12 @@ from fl_lightning.callbacks.run.preparation import (
     order_checkpoints,
     refuse_tuners,
 )
+from fl_lightning.callbacks.run.progress import RoundProgressBar
+from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.callbacks.run.tally import Tally
 from fl_lightning.client import LocalTraining
 from fl_lightning.core.distributed import broadcast_from_zero
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.errors import MisconfigurationError, refuse_classes
 from fl_lightning.core.evaluations import Evaluations
 from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.core.round import Round
@@ -74,6 +76,7 @@ class FederatedServer(RoundRunner):
         mixture = explain_mixed_copies()
         if mixture is not None:
             rank_zero_info(mixture)
+        refuse_classes(aggregator=aggregator, client=client)
         if weighting not in ("samples", "uniform"):
             raise MisconfigurationError(f"weighting={weighting!r}: set server.weighting to samples or uniform")
         self.aggregator = aggregator or FedAvg()
@@ -165,12 +168,15 @@ class FederatedServer(RoundRunner):
         gc.freeze()  # existing objects stay, so the collector can skip them when it frees the clients' Trainers
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell TensorBoard where a resumed run continues."""
+        """Tell TensorBoard where a resumed run continues, and the progress bar how far clients have come."""
         if not trainer.enable_validation:
             self._evaluations.expect(())
         if trainer.current_epoch > 0 and trainer.is_global_zero:
             for logger in tensorboard_loggers(trainer):
                 mark_restart(logger, trainer.current_epoch)
+        bar = trainer.progress_bar_callback
+        if isinstance(bar, RoundProgressBar | RichRoundProgressBar) and bar.is_enabled:
+            self.client.on_progress = bar.show_progress
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Seed the round, so that nothing random in it, validation included, depends on earlier rounds."""

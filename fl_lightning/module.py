@@ -14,7 +14,7 @@ from fl_lightning._lightning.hparams import adopt_hyper_parameters
 from fl_lightning._lightning.names import Callback, LightningModule, Trainer, is_overridden
 from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning._lightning.server_trainer import trainer_of
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.errors import MisconfigurationError, refuse_classes
 from fl_lightning.core.server_optimizer import ServerOptimizer
 
 _EVALUATION_HOOKS = tuple(
@@ -69,6 +69,7 @@ class FederatedModule(LightningModule):
 
     def __init__(self, module: LightningModule) -> None:
         super().__init__()
+        refuse_classes(module=module)
         module = without_compilation(module)
         refuse_other_copy(module)
         name = type(module).__name__

@@ -6,7 +6,7 @@ from typing import Any
 
 from fl_lightning._lightning.names import LightningModule, RichProgressBar, Tqdm, Trainer
 from fl_lightning.callbacks.round_callback import RoundCallback
-from fl_lightning.callbacks.run.progress import time_left
+from fl_lightning.callbacks.run.progress import format_clients, time_left
 from fl_lightning.core.round import Round
 from fl_lightning.core.update import ClientUpdate
 from fl_lightning.module import FederatedModule
@@ -14,6 +14,9 @@ from fl_lightning.module import FederatedModule
 
 class RichRoundProgressBar(RichProgressBar, RoundCallback):
     """Shows ``Round 3/100, clients ━━━━ 4/10 0:00:12 • 0:00:18 0.33it/s left: 12:34 train/loss: 0.310``.
+
+    While a client trains for longer than half a second, the bar moves on and shows how far it has come: ``Round 3/100,
+    4.37 clients``. With vectorised execution, this is how far the clients that train at once have come.
 
     The value ``left`` is the time until the end of the last round. In a distributed run, the bar counts rank zero's
     share of the clients.
@@ -30,20 +33,21 @@ class RichRoundProgressBar(RichProgressBar, RoundCallback):
         """Start the clock."""
         super().on_train_start(trainer, pl_module)
         self._started, self._first_round = monotonic(), trainer.current_epoch
-        self._clients, self._clients_done = 0, 0
+        self._clients, self._clients_done, self._shown = 0, 0, 0.0
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the round's number."""
         super().on_train_epoch_start(trainer, pl_module)
         limit = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
         last = "" if limit is None else f"/{limit}"
-        self._show(description=f"Round {trainer.current_epoch + 1}{last}, clients")
+        self._round = f"Round {trainer.current_epoch + 1}{last}"
+        self._show(description=f"{self._round}, clients")
 
     def on_round_start(
         self, trainer: Trainer, pl_module: FederatedModule, round: Round, clients: Sequence[int]
     ) -> None:
         """Show how many clients will train."""
-        self._clients, self._clients_done = len(clients), 0
+        self._clients, self._clients_done, self._shown = len(clients), 0, 0.0
         self._show(total=len(clients), completed=0)
 
     def on_client_end(
@@ -51,7 +55,15 @@ class RichRoundProgressBar(RichProgressBar, RoundCallback):
     ) -> None:
         """Count the client."""
         self._clients_done += 1
-        self._show(completed=self._clients_done)
+        # Clients that trained at once end one after another, when the bar already counts all of them.
+        self._shown = max(self._shown, self._clients_done)
+        self._show(completed=self._shown, description=f"{self._round}, clients")
+
+    def show_progress(self, clients: float) -> None:
+        """Show how many clients' worth of training is done since the last client was counted."""
+        self._shown = self._clients_done + clients
+        count = "" if clients == 0 else f"{format_clients(self._shown)} "  # Lightning's own column has whole clients
+        self._show(completed=self._shown, description=f"{self._round}, {count}clients")
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

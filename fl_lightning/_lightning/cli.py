@@ -40,6 +40,11 @@ class CommandParser(LightningArgumentParser):
         """Add one more command to the group."""
         self._commands.add_subcommand(name, parser, help=parser.description)
 
+    def option_names(self) -> list[str]:
+        """Return the names of all options, including those of the commands, such as ``client.epochs``."""
+        commands = self._commands.choices.values() if hasattr(self, "_commands") else ()
+        return [action.dest for parser in (self, *commands) for action in parser._actions]
+
 
 class ExtensibleCLI(LightningCLI):
     """A LightningCLI with further commands besides the Trainer's.

@@ -119,6 +119,7 @@ class ClientStrategy(HostCounting):
     Attributes:
         on_optimizers: called once the optimisers and schedulers are set up.
         server_metrics: what the server measured; schedulers and callbacks find it among the Trainer's metrics.
+        on_batch: called before every training step.
         steps_before: the Trainer's ``global_step`` when its training began.
         change_rate: returns the learning rate of the next step, given the optimiser's own.
         learning_rate: the learning rate of the last step.
@@ -129,6 +130,7 @@ class ClientStrategy(HostCounting):
         self.batches_in_place = batches_in_place
         self.change_rate: Callable[[float], float] | None = None
         self.on_optimizers: Callable[[], None] | None = None
+        self.on_batch: Callable[[], None] | None = None
         self.server_metrics: dict[str, Tensor] = {}
         self.steps_before = 0
         self.learning_rate: float | None = None
@@ -154,6 +156,8 @@ class ClientStrategy(HostCounting):
         self.steps_before = trainer.global_step
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        if self.on_batch is not None:
+            self.on_batch()
         output = super().training_step(*args, **kwargs)
         loss = output.get("loss") if isinstance(output, dict) else output
         if isinstance(loss, Tensor):

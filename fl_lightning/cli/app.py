@@ -14,7 +14,7 @@ from fl_lightning.callbacks import FederatedServer, RunSummary
 from fl_lightning.cli import partition, predict
 from fl_lightning.cli.checkpoints import check_checkpoint, find_last_checkpoint, last_checkpoint_of
 from fl_lightning.cli.commands import COMMANDS
-from fl_lightning.cli.errors import shorten_parser_error
+from fl_lightning.cli.errors import shorten_parser_error, suggest_option
 from fl_lightning.cli.help import ShortHelpFormatter, use_short_help
 from fl_lightning.cli.save_config import SaveRunConfig
 from fl_lightning.client.training import LocalTraining
@@ -176,4 +176,5 @@ class _Parser(CommandParser):
     """A parser that reports a user's mistake in one line."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        message = suggest_option(message, self.option_names())
         raise MisconfigurationError(shorten_parser_error(message)) from ex

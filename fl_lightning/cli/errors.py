@@ -1,13 +1,28 @@
 """Shortening the parser's error messages to one line that names the key, the value and the accepted values."""
 
+import difflib
 import importlib
 import inspect
 import re
+from collections.abc import Collection
+
+from fl_lightning.cli.commands import COMMANDS
+
+#: what jsonargparse says about an unknown option on the command line, in a config and of a class
+_UNKNOWN_OPTION = (
+    r"unrecognized arguments: --([\w.]+)",
+    r"Subcommand '\w+' does not accept option '([\w.]+)'",
+    r"Option '([\w.]+)' is not accepted",
+)
 
 
 def shorten_parser_error(message: str) -> str:
     """Shorten an error message from jsonargparse. The lines of any other message are only joined."""
     message = _join_lines(message)
+    missing = re.fullmatch(rf"the following arguments are required: ((?:{'|'.join(COMMANDS)})\..+)", message)
+    if missing:
+        names = re.sub(rf"\b(?:{'|'.join(COMMANDS)})\.", "", missing.group(1))
+        return f"required, but not set: {names}: give a config that sets them, --config FILE"
     if not message.startswith("Parser key"):
         return message
     base = re.search(r"Subtypes: \[<class '([\w.]+)'>", message)
@@ -25,6 +40,19 @@ def shorten_parser_error(message: str) -> str:
     problem = re.sub(r"Expected a typing\.Literal\[(.+?)\]\. Got value: (.*)", r"\2 is not one of \1", problem)
     problem = re.sub(r"Expected a <class '(\w+)'>\. Got value: (.*)", r"\2 is not of type \1", problem)
     return f"{key}: {problem}"
+
+
+def suggest_option(message: str, options: Collection[str]) -> str:
+    """Add the known options that look alike to a message about an unknown one.
+
+    Args:
+        message: a message of the parser.
+        options: the names of the options that the parser knows.
+    """
+    unknown = re.match("|".join(_UNKNOWN_OPTION), message)
+    name = next(filter(None, unknown.groups())) if unknown else ""
+    similar = difflib.get_close_matches(name, sorted(options), n=2, cutoff=0.8)
+    return f"{message}: did you mean {' or '.join(similar)}?" if similar else message
 
 
 def _explain_wrong_class(class_path: str, base: str) -> str:

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -59,6 +60,7 @@ class TrainerPerClient:
             batches_in_place,
             max_epochs=epochs,
             limit_val_batches=0,
+            strategy=None,
             **flags,
         )
         if max_batches is not None:
@@ -84,8 +86,9 @@ class TrainerPerClient:
     def _train(self, client: int, round: Round) -> ClientUpdate:
         seed_global_generators(seed_for("client", round.seed, round.number, client))
         trainer = self._template.copy()
-        model = self._fit(client, round, round.start_of(client), trainer)
         strategy = _strategy(trainer)
+        strategy.on_batch = partial(self._participants.local_training.report_progress, partial(self._share, trainer))
+        model = self._fit(client, round, round.start_of(client), trainer)
         num_steps = trainer.global_step - strategy.steps_before
         self._clock.check_steps(trainer, num_steps)
         return self._participants.update(
@@ -98,6 +101,11 @@ class TrainerPerClient:
             metrics={} if strategy.mean_loss is None else {"loss": strategy.mean_loss},
             logged=self._logged_by(trainer),
         )
+
+    def _share(self, trainer: Trainer) -> float:
+        """Return which share of a client's training was done when its current batch began."""
+        epochs = trainer.current_epoch % self._epochs
+        return (epochs + trainer.fit_loop.batch_idx / trainer.num_training_batches) / self._epochs
 
     def _copied_state(self, model: LightningModule, round: Round) -> StateDict:
         """Copy a client's state, because the next client uses the same tensors. A frozen backbone is not copied."""

@@ -3,7 +3,8 @@
 import copy
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from time import monotonic
 from typing import Any, Literal
 
 import torch
@@ -37,6 +38,9 @@ _NOISE = (
     "It is recommended to use .*sync_dist=True",
 )
 
+#: seconds between two reports of how far clients have come
+_REPORT_INTERVAL = 0.5
+
 
 class LocalTraining:
     """How clients train.
@@ -58,6 +62,10 @@ class LocalTraining:
             the same name. Each entry is a name or how names begin: ``train_loss``, ``train/``.
         trainer_flags: further flags of the client's Trainer, such as ``gradient_clip_val`` or ``precision``.
     """
+
+    #: called while clients train, with how many clients' worth of training is done since the last update
+    on_progress: Callable[[float], None] | None = None
+    _next_report = 0.0
 
     def __init__(
         self,
@@ -144,7 +152,8 @@ class LocalTraining:
         self._vectorized = self._vectorize(module, in_place, max_batches)
 
     def release(self) -> None:
-        """Release the client model and the data."""
+        """Release the client model, the data and the listener."""
+        self.on_progress = None
         for attribute in ("_participants", "_trainers", "_vectorized"):
             self.__dict__.pop(attribute, None)
 
@@ -179,6 +188,17 @@ class LocalTraining:
             callback.client, callback.memory = client, self._participants.memory(key, client)
             entries |= callback.personal_model()
         return entries
+
+    def report_progress(self, clients_done: Callable[[], float]) -> None:
+        """Call :attr:`on_progress` at most twice per second, however short a step is.
+
+        Args:
+            clients_done: returns how many clients' worth of training is done since the last update; a client that is
+                halfway counts as 0.5.
+        """
+        if self.on_progress is not None and (now := monotonic()) >= self._next_report:
+            self._next_report = now + _REPORT_INTERVAL
+            self.on_progress(clients_done())
 
     @property
     def logged_names(self) -> Collection[str]:
@@ -219,7 +239,7 @@ def _check_flags(flags: dict[str, Any]) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            TrainerTemplate(torch.device("cpu"), max_epochs=1, limit_val_batches=0, **flags)
+            TrainerTemplate(torch.device("cpu"), max_epochs=1, limit_val_batches=0, strategy=None, **flags)
     except TypeError as error:
         name = re.search(r"'(\w+)'$", str(error))
         flag = name.group(1) if name else ", ".join(flags)

@@ -1,4 +1,6 @@
-"""The error that is raised for a user's mistake."""
+"""The error that is raised for a user's mistake, and the check for the commonest one."""
+
+from typing import Any
 
 
 class MisconfigurationError(Exception):
@@ -7,3 +9,12 @@ class MisconfigurationError(Exception):
     The command prints it without a traceback and exits with code 2. It is not Lightning's own
     ``MisconfigurationException``, because ``lightning`` and ``pytorch_lightning`` have different copies of that.
     """
+
+
+def refuse_classes(**arguments: Any) -> None:
+    """Reject a class that is given where an object is needed: ``aggregator=FedAvg`` instead of ``FedAvg()``."""
+    for name, value in arguments.items():
+        if isinstance(value, type):
+            raise MisconfigurationError(
+                f"{name} is the class {value.__name__}: create an object, {value.__name__}(...)"
+            )

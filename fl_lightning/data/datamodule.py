@@ -19,7 +19,7 @@ from torch.utils.data import (
 from fl_lightning._lightning.delegation import delegate_hooks, delegate_loaders
 from fl_lightning._lightning.names import LightningDataModule, rank_zero_info
 from fl_lightning._lightning.package import refuse_other_copy
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.errors import MisconfigurationError, refuse_classes
 from fl_lightning.core.randomness import run_seed
 from fl_lightning.data.batches import ClientBatches
 from fl_lightning.data.cohorts import CohortSampler
@@ -58,6 +58,7 @@ class FederatedDataModule(LightningDataModule):
         label: Label = None,
     ) -> None:
         super().__init__()
+        refuse_classes(source=source, partition=partition, selection=selection)
         refuse_other_copy(source)
         if not isinstance(source, LightningDataModule):
             source = ClientDatasets(source)

@@ -8,7 +8,8 @@ import pytest
 from pytorch_lightning.callbacks import RichProgressBar
 from pytorch_lightning.callbacks.progress.rich_progress import RichProgressBarTheme
 
-from fl_lightning.callbacks import RoundProgressBar
+from fl_lightning import LocalTraining
+from fl_lightning.callbacks import FederatedServer, RoundProgressBar
 from fl_lightning.callbacks.run import progress
 from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.data import RandomClients
@@ -23,9 +24,14 @@ def clock(monkeypatch):
     return now
 
 
+@pytest.fixture
+def every_step(monkeypatch):
+    """Report progress at every step."""
+    monkeypatch.setattr("fl_lightning.client.training._REPORT_INTERVAL", 0.0)
+
+
 def bar(**options) -> progress._RoundBar:
-    format = "{desc} |{bar}| {n_fmt}/{total_fmt} clients{left}{postfix}"
-    return progress._RoundBar(file=io.StringIO(), bar_format=format, **options)
+    return progress._RoundBar(file=io.StringIO(), bar_format=progress._RoundBar.FORMAT, **options)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +59,57 @@ def test_a_bar_with_two_metrics_fits_into_80_columns(clock):
     line = str(rounds)
     assert len(line) <= 80
     assert line.endswith("| 5/10 clients, 15:05 left, train/loss=0.312, val_accuracy=0.912")
+
+
+def test_a_count_never_runs_ahead_of_the_clients():
+    assert [progress.format_clients(done) for done in (4, 4.0, 4.375, 4.999)] == ["4", "4", "4.37", "4.99"]
+
+
+def test_a_bar_shows_how_far_a_client_has_come(capsys, every_step):
+    federate(rounds=1, selection=RandomClients(count=2), callbacks=[RoundProgressBar()], enable_progress_bar=True)
+    text = capsys.readouterr().out
+    assert [part for part in ("0.75/2 clients", "1.25/2 clients", "2/2 clients") if part not in text] == []
+
+
+def test_a_rich_bar_shows_how_far_a_client_has_come(every_step):
+    class Recording(RichRoundProgressBar):
+        shown: ClassVar[list] = []
+
+        def show_progress(self, clients):
+            super().show_progress(clients)
+            self.shown.append((self.train_progress_bar.description, self.train_progress_bar.completed))
+
+    federate(rounds=1, selection=RandomClients(count=2), callbacks=[Recording()], enable_progress_bar=True)
+    assert Recording.shown == [  # four batches per client
+        ("Round 1/1, clients", 0),
+        ("Round 1/1, 0.25 clients", 0.25),
+        ("Round 1/1, 0.50 clients", 0.5),
+        ("Round 1/1, 0.75 clients", 0.75),
+        ("Round 1/1, clients", 1),
+        ("Round 1/1, 1.25 clients", 1.25),
+        ("Round 1/1, 1.50 clients", 1.5),
+        ("Round 1/1, 1.75 clients", 1.75),
+    ]
+
+
+@pytest.mark.parametrize("chosen", [RoundProgressBar, RichRoundProgressBar])
+def test_clients_that_trained_at_once_are_not_counted_twice(capsys, every_step, chosen):
+    class Counting(chosen):
+        counts: ClassVar[list] = []
+
+        def on_client_end(self, *args):
+            super().on_client_end(*args)
+            self.counts.append(self.train_progress_bar.n if chosen is RoundProgressBar else self._shown)
+
+    server = FederatedServer(client=LocalTraining(execution="vectorized", chunk=2))
+    federate(rounds=1, server=server, callbacks=[Counting()], enable_progress_bar=True)
+    assert Counting.counts == [2, 2, 4, 4]  # two chunks of two clients
+
+
+def test_a_bar_of_a_fit_that_is_over_hears_nothing_more(every_step):
+    server = FederatedServer()
+    federate(rounds=1, server=server, callbacks=[RoundProgressBar()], enable_progress_bar=True)
+    assert server.client.on_progress is None
 
 
 def test_a_run_shows_rounds_clients_and_the_time_left(capsys):

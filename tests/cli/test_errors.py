@@ -1,7 +1,7 @@
 import pytest
 
 from fl_lightning._lightning import package
-from fl_lightning.cli.errors import shorten_parser_error
+from fl_lightning.cli.errors import shorten_parser_error, suggest_option
 from tests.runs import fl_lightning, write_config
 
 
@@ -19,6 +19,10 @@ from tests.runs import fl_lightning, write_config
             "  - Parser key \"classes\": Expected a <class 'int'>. Got value: two\n"
             "  - Expected a <class 'NoneType'>\nGiven value type: <class 'str'>",
             "data.partition.classes: two is not of type int",
+        ),
+        (
+            "the following arguments are required: fit.data.source, fit.model",
+            "required, but not set: data.source, model: give a config that sets them, --config FILE",
         ),
     ],
 )
@@ -65,3 +69,38 @@ def test_a_class_that_does_not_fit_is_named_in_one_line(tmp_path, arguments, pro
     process = fl_lightning("fit", "--config", write_config(tmp_path / "run.yaml"), *arguments, folder=tmp_path)
     assert process.returncode == 2
     assert process.stderr.splitlines()[-1] == f"error: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("message", "suggestion"),
+    [
+        ("unrecognized arguments: --client.clok run", ": did you mean client.clock?"),
+        ("unrecognized arguments: --client.max_epochs 3", ": did you mean client.min_epochs or client.epochs?"),
+        (
+            "Subcommand 'fit' does not accept option 'clients.epochs'",
+            ": did you mean client.epochs or client.min_epochs?",
+        ),
+        ("Option 'bta' is not accepted", ": did you mean beta?"),
+        ("unrecognized arguments: --nonsense", ""),
+        ('Parser key "client.clok": anything else', ""),
+    ],
+)
+def test_an_unknown_option_is_reported_with_known_ones_that_look_alike(message, suggestion):
+    options = ["beta", "gamma", "client.clock", "client.epochs", "client.min_epochs"]
+    assert suggest_option(message, options) == message + suggestion
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        (["--client.clok", "run"], "client.clock"),
+        (["--config", "typo.yaml"], "client.epochs"),
+        (["--server.aggregator", "FedNNNN", "--server.aggregator.bta", 1], "beta"),
+    ],
+    ids=["on the command line", "in a config", "of a class"],
+)
+def test_the_parser_of_a_command_knows_the_options_to_suggest(run, tmp_path, arguments, suggestion):
+    (tmp_path / "typo.yaml").write_text("client: {epocs: 3}")
+    code, _, err = run("fit", "--config", "run.yaml", *arguments)
+    assert code == 2
+    assert f": did you mean {suggestion}" in err

@@ -184,6 +184,7 @@ def test_a_client_that_cannot_train_is_refused(make, message):
         ({"max_epochs": 3}, r"max_epochs cannot be set .* use client\.epochs"),
         ({"nonsense": 1}, "nonsense cannot be set"),
         ({"logger": True}, "logger cannot be set"),
+        ({"strategy": "ddp"}, "strategy cannot be set"),
     ],
 )
 def test_flags_that_a_client_cannot_have_are_refused_at_once(flags, message):

@@ -10,17 +10,11 @@ from torch.utils.data import DataLoader
 
 from fl_lightning import FederatedDataModule, FederatedModule, FederatedServer
 from fl_lightning._lightning.package import PACKAGE
-from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.data import IID
 
 SEED = 5
 LIBRARIES = ["chemprop", "peft", "pytorch_forecasting", "torch_geometric", "torchgeo", "transformers"]
-MONITORS_VALIDATION = pytest.mark.xfail(
-    reason="its learning-rate schedule monitors val_loss, which is refused because validation runs on the server",
-    raises=MisconfigurationError,
-    strict=True,
-)
 
 
 class Source(L.LightningDataModule):
@@ -37,9 +31,7 @@ class Source(L.LightningDataModule):
         return DataLoader(self.loader.dataset, batch_size=8, collate_fn=self.loader.collate_fn)
 
 
-@pytest.fixture(
-    params=[pytest.param(name, marks=MONITORS_VALIDATION if name == "torchgeo" else ()) for name in LIBRARIES]
-)
+@pytest.fixture(params=LIBRARIES)
 def library(request):
     return importlib.import_module(f"tests.thirdparty.libraries.{request.param}")
 

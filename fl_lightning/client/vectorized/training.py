@@ -119,6 +119,11 @@ class VectorizedTraining:
         losses = torch.zeros(len(clients), device=self._device)
         rates = [0.0] * len(clients)
 
+        steps_done = 0
+
+        def clients_done() -> float:
+            return len(clients) * steps_done / max(batches.num_steps)
+
         for number, groups in enumerate(batches):
             for group in groups:
                 loss = stack.take_gradients(self._step, group)
@@ -140,6 +145,8 @@ class VectorizedTraining:
             _advance(schedulers, "step")
             if progress.batch + 1 == progress.num_batches:
                 _advance(schedulers, "epoch")
+            steps_done = number + 1
+            self._participants.local_training.report_progress(clients_done)
 
         for row, client in enumerate(clients):
             state = stack.state(row, self._names)

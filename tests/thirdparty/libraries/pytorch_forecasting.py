@@ -1,4 +1,4 @@
-"""A temporal fusion transformer, with the library's own LightningModule, data set, loader and learning rates."""
+"""A temporal fusion transformer, with the library's own LightningModule, data set, loader and schedule."""
 
 import lightning as L  # noqa: N812
 import numpy as np
@@ -33,7 +33,7 @@ def module() -> L.LightningModule:
         attention_head_size=2,
         hidden_continuous_size=4,
         dropout=0.1,
-        learning_rate=[0.01, 0.005],  # one per epoch
+        learning_rate=0.01,
     )
 
 
