@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from fl_lightning.aggregation.changed_entries import ChangedEntries
 from fl_lightning.client import ClientCallback, LocalTraining
-from fl_lightning.core.distributed import gather_objects, gather_rows, gather_states, max_over_ranks, sum_over_ranks
+from fl_lightning.core.distributed import gather_messages, is_distributed, max_over_ranks, sum_over_ranks
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState, StateDict, StateLayout, exact_dtype, snapshot
@@ -233,8 +233,7 @@ class StreamingAggregator(Aggregator):
         torch.maximum(self._counters, state.counters, out=self._counters)
 
     def reduce(self) -> None:
-        for value in self.sums.values():
-            sum_over_ranks(value)
+        sum_over_ranks(*self.sums.values())
         max_over_ranks(self._counters)
         self._changed.reduce()
 
@@ -273,17 +272,9 @@ class GatheredAggregator(Aggregator):
         self.received.sort(key=lambda item: item.update.client)
 
     def reduce(self) -> None:
-        meta = gather_objects([(replace(item.update, metrics={}, extras={}), item.weight) for item in self.received])
-        extras = gather_states([item.update.extras for item in self.received], self.device)
-        like = self.layout.flatten(self.start_state)
-        parts = [
-            gather_rows(_stack([getattr(item.state, part) for item in self.received], getattr(like, part)))
-            for part in ("parameters", "statistics", "counters")
-        ]
-        self.received = [
-            Received(replace(update, extras=extras[row]), weight, FlatState(*(rows[row] for rows in parts)))
-            for row, (update, weight) in enumerate(meta)
-        ]
+        if is_distributed():
+            messages = [_to_message(item) for item in self.received]
+            self.received = [_from_message(*message) for message in gather_messages(messages, self.device)]
         self._changed.reduce()
         self.received.sort(key=lambda item: item.update.client)
 
@@ -316,10 +307,29 @@ class GatheredAggregator(Aggregator):
         return FlatState(parameters / total, statistics / total, counters)
 
 
+#: the fields of an update that are plain numbers
+_NUMBERS = ("client", "num_samples", "num_steps", "learning_rate", "num_bytes")
+_PARTS = ("parameters", "statistics", "counters")
+
+
 def _no_counters(like: FlatState) -> Tensor:
     """Return the smallest possible counters, which any received counter replaces."""
     return torch.full_like(like.counters, torch.iinfo(torch.int64).min)
 
 
-def _stack(rows: list[Tensor], like: Tensor) -> Tensor:
-    return torch.stack(rows) if rows else like.new_zeros(0, like.numel())
+def _to_message(item: Received) -> tuple[dict[str, Any], StateDict]:
+    """Return an update as a note and tensors, without what only its own rank needs: metrics and logged values."""
+    update = item.update
+    note = {name: getattr(update, name) for name in _NUMBERS}
+    counts = None if update.class_counts is None else update.class_counts.tolist()
+    parts = {name: getattr(item.state, name) for name in _PARTS}
+    extras = {f"extras/{name}": value for name, value in update.extras.items()}
+    return {"update": note, "class_counts": counts, "weight": item.weight}, parts | extras
+
+
+def _from_message(note: dict[str, Any], tensors: StateDict) -> Received:
+    state = FlatState(*(tensors.pop(name) for name in _PARTS))
+    counts = None if note["class_counts"] is None else torch.tensor(note["class_counts"])
+    extras = {name.removeprefix("extras/"): value for name, value in tensors.items()}
+    update = ClientUpdate(state={}, class_counts=counts, extras=extras, **note["update"])
+    return Received(update, note["weight"], state)
