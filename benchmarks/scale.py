@@ -122,7 +122,9 @@ def share(rounds: int) -> None:
 def memory(rounds: int) -> None:
     for aggregator in ("FedAvg", "FedNNNN", "Scaffold"):
         peaks = [in_new_process(f"memory_of('{aggregator}', {count})") for count in (10, 100)]
-        print(f"{aggregator:8} 10 clients {peaks[0]:6.0f} MB, 100 clients {peaks[1]:6.0f} MB: {peaks[1] / peaks[0]:.3f}")
+        print(
+            f"{aggregator:8} 10 clients {peaks[0]:6.0f} MB, 100 clients {peaks[1]:6.0f} MB: {peaks[1] / peaks[0]:.3f}"
+        )
 
 
 def memory_of(aggregator: str, count: int) -> float:
@@ -157,7 +159,9 @@ def cohort(rounds: int) -> None:
 
 def in_new_process(call: str):
     program = f"import json, scale; scale.be_quiet(); print(json.dumps(scale.{call}))"
-    done = subprocess.run([sys.executable, "-c", program], cwd=__file__.rpartition("/")[0], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=__file__.rpartition("/")[0], capture_output=True, text=True
+    )
     if done.returncode:
         raise RuntimeError(done.stderr)
     return json.loads(done.stdout.splitlines()[-1])
