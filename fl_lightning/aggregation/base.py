@@ -223,10 +223,11 @@ class StreamingAggregator(Aggregator):
 
     def receive(self, update: ClientUpdate, weight: float) -> None:
         self._changed.add(update.state, weight)
-        self.accumulate(self.layout.flatten(update.state), update, weight)
+        # converted once here, because an operation on two types converts one of them every time
+        self.accumulate(self.layout.flatten(update.state, self.dtype), update, weight)
 
     def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
-        """Add one client to the sums; ``state`` is the update's state as flat vectors of the model's data type."""
+        """Add one client to the sums; ``state`` is the update's state as flat vectors of type :attr:`dtype`."""
         self.sums["weight"] += weight
         self.sums["parameters"].add_(state.parameters, alpha=weight)
         self.sums["statistics"].add_(state.statistics, alpha=weight)
@@ -297,14 +298,24 @@ class GatheredAggregator(Aggregator):
 
         The weights need not sum to 1: dividing once after the sum gives the same bits as a streaming aggregator.
         """
-        sums = self.layout.zeros(self.dtype, self.device)
-        parameters, statistics, counters = sums.parameters, sums.statistics, _no_counters(sums)
+        return FlatState(
+            self.mean_of("parameters", weights), self.mean_of("statistics", weights), self.largest_counters
+        )
+
+    def mean_of(self, part: Literal["parameters", "statistics"], weights: Tensor) -> Tensor:
+        """Return the mean of one part of the clients' states with the given weights, which need not sum to 1."""
+        total = getattr(self.layout.zeros(self.dtype, self.device), part)
         for weight, item in zip(weights.tolist(), self.received, strict=True):
-            parameters.add_(item.state.parameters, alpha=weight)
-            statistics.add_(item.state.statistics, alpha=weight)
+            total.add_(getattr(item.state, part), alpha=weight)
+        return total.div_(weights.sum())
+
+    @property
+    def largest_counters(self) -> Tensor:
+        """The largest value of each counter."""
+        counters = _no_counters(self.layout.zeros(self.dtype, self.device))
+        for item in self.received:
             counters = torch.maximum(counters, item.state.counters)
-        total = weights.sum()
-        return FlatState(parameters / total, statistics / total, counters)
+        return counters
 
 
 #: the fields of an update that are plain numbers

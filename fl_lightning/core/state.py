@@ -140,4 +140,5 @@ def _concatenate(state: Mapping[str, Tensor], names: list[str], dtype: torch.dty
     if not names:
         device = next((value.device for value in state.values()), torch.device("cpu"))
         return torch.zeros(0, dtype=dtype or torch.float32, device=device)
-    return torch.cat([state[name].detach().reshape(-1).to(dtype or state[name].dtype) for name in names])
+    vector = torch.cat([state[name].detach().reshape(-1) for name in names])
+    return vector if dtype is None else vector.to(dtype)
