@@ -210,6 +210,8 @@ class StreamingAggregator(Aggregator):
 
     sums: dict[str, Tensor]
     _counters: Tensor
+    _received: FlatState | None = None
+    _difference: Tensor | None = None
 
     def begin_round(self, model: nn.Module, round: Round) -> None:
         super().begin_round(model, round)
@@ -220,20 +222,36 @@ class StreamingAggregator(Aggregator):
             "statistics": zeros.statistics,
         }
         self._counters = _no_counters(zeros)
+        self._received = self._difference = None
 
     def receive(self, update: ClientUpdate, weight: float) -> None:
         self._changed.add(update.state, weight)
-        # converted once here, because an operation on two types converts one of them every time
-        self.accumulate(self.layout.flatten(update.state, self.dtype), update, weight)
+        # All clients use the same memory, because allocating large vectors can cost more than adding them up.
+        if self._received is None:
+            self._received = self.layout.zeros(self.dtype, self.device)
+        self.accumulate(self.layout.flatten(update.state, out=self._received), update, weight)
 
     def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
-        """Add one client to the sums; ``state`` is the update's state as flat vectors of type :attr:`dtype`."""
+        """Add one client to the sums.
+
+        Args:
+            state: the update's state as flat vectors of type :attr:`dtype`, which the next client overwrites.
+            update: the update.
+            weight: the client's weight before normalisation.
+        """
         self.sums["weight"] += weight
         self.sums["parameters"].add_(state.parameters, alpha=weight)
         self.sums["statistics"].add_(state.statistics, alpha=weight)
         torch.maximum(self._counters, state.counters, out=self._counters)
 
+    def update_of(self, state: FlatState) -> Tensor:
+        """Return w_k - w_t, in memory that the next call overwrites."""
+        if self._difference is None:
+            self._difference = torch.empty_like(self.start.parameters)
+        return torch.sub(state.parameters, self.start.parameters, out=self._difference)
+
     def reduce(self) -> None:
+        self._received = self._difference = None
         sum_over_ranks(*self.sums.values())
         max_over_ranks(self._counters)
         self._changed.reduce()
