@@ -8,8 +8,8 @@ import torch
 from pytorch_lightning.loggers import CSVLogger
 
 from fl_lightning import LocalTraining
-from fl_lightning.aggregation import Aggregator, FedAvg
-from fl_lightning.callbacks import ClientCallback, FederatedServer
+from fl_lightning.aggregation import Aggregator, FedAvg, Scaffold
+from fl_lightning.callbacks import ClientCallback, FederatedServer, RoundCallback
 from fl_lightning.data import ClassesPerClient, RandomClients
 from tests.aggregation.test_fedavg import GatheredMean
 from tests.callbacks.test_server import TwoModels, read_metrics
@@ -79,6 +79,24 @@ class ChecksNumbers(GatheredMean):
 
 def test_every_rank_receives_the_extras_of_all_clients():
     train(ChecksNumbers(), 5, 2, rounds=1)
+
+
+class RefusesPickles(RoundCallback):
+    """Fails if anything is pickled and sent to another rank in a round."""
+
+    def on_round_start(self, trainer, pl_module, round, clients):
+        def refuse(*args, **kwargs):
+            raise AssertionError("pickled in a round")
+
+        self.gather, torch.distributed.all_gather_object = torch.distributed.all_gather_object, refuse
+
+    def on_train_batch_end(self, *args):
+        torch.distributed.all_gather_object = self.gather
+
+
+@pytest.mark.parametrize("aggregator", [FedAvg, GatheredMean, TwoModels, Scaffold])
+def test_nothing_is_pickled_in_a_round(aggregator):
+    train(aggregator(), 5, 2, rounds=2, callbacks=[RefusesPickles()])
 
 
 def check_command_line(command, tmp_path, strategy: str) -> None:

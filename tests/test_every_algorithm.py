@@ -205,6 +205,18 @@ def test_two_processes_give_the_same_result_as_one_with_an_odd_number_of_clients
         torch.testing.assert_close(one[name], two[name], rtol=1e-6, atol=1e-6)
 
 
+@each_algorithm
+def test_two_processes_resume_a_run_of_one_with_fewer_clients_than_processes(algorithm, tmp_path):
+    options = {"selection": RandomClients(count=1), "partition": ClassesPerClient(3, 2)}
+    whole, _ = run(algorithm, devices=1, rounds=4, **options)
+    _, begun = run(algorithm, devices=1, rounds=2, **options)
+    begun.save_checkpoint(tmp_path / "begun.ckpt")
+    two = {"strategy": "ddp_fork", "devices": 2, "ckpt_path": tmp_path / "begun.ckpt"}
+    resumed, _ = run(algorithm, rounds=4, **two, **options)
+    for name in whole:
+        torch.testing.assert_close(whole[name], resumed[name], rtol=1e-6, atol=1e-6)
+
+
 def remembered(trainer) -> dict[tuple[str, int], dict[str, torch.Tensor]]:
     """Return what the run remembers about its clients, by writer and client."""
     store = trainer.lightning_module.server.store

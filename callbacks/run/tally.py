@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fl_lightning.core.distributed import gather_objects, sum_over_ranks
+from fl_lightning.core.distributed import gather_notes, sum_over_ranks
 from fl_lightning.core.state import exact_dtype
 from fl_lightning.core.transfer import to_device
 from fl_lightning.core.update import ClientUpdate, state_bytes
@@ -45,10 +45,13 @@ class Tally:
 
     def totals(self, bytes_so_far: dict[str, int]) -> dict[str, float]:
         """Return the values to log, and add the round's bytes to those of earlier rounds."""
-        names = sorted({*gather_objects(list(self._means))} if self._logs else self._means)
-        counts = to_device(torch.tensor(list(self._counts.values()), dtype=self._zeros.dtype), self._zeros.device)
+        device = self._zeros.device
+        names = sorted({*gather_notes(list(self._means), device)} if self._logs else self._means)
+        counts = to_device(torch.tensor(list(self._counts.values()), dtype=self._zeros.dtype), device)
         means = [self._means.get(name, self._zeros) for name in names]
-        clients, up, down, *sums = sum_over_ranks(torch.cat([counts, *means])).tolist()
+        numbers = torch.cat([counts, *means])
+        sum_over_ranks(numbers)
+        clients, up, down, *sums = numbers.tolist()
         bytes_so_far["up"] += int(up)
         bytes_so_far["down"] += int(down)
         pairs = zip(names, sums[::2], sums[1::2], strict=True)

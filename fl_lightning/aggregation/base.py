@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from fl_lightning.aggregation.changed_entries import ChangedEntries
 from fl_lightning.client import ClientCallback, LocalTraining
-from fl_lightning.core.distributed import gather_objects, gather_rows, gather_states, max_over_ranks, sum_over_ranks
+from fl_lightning.core.distributed import gather_messages, is_distributed, max_over_ranks, sum_over_ranks
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState, StateDict, StateLayout, exact_dtype, snapshot
@@ -210,6 +210,8 @@ class StreamingAggregator(Aggregator):
 
     sums: dict[str, Tensor]
     _counters: Tensor
+    _received: FlatState | None = None
+    _difference: Tensor | None = None
 
     def begin_round(self, model: nn.Module, round: Round) -> None:
         super().begin_round(model, round)
@@ -220,21 +222,37 @@ class StreamingAggregator(Aggregator):
             "statistics": zeros.statistics,
         }
         self._counters = _no_counters(zeros)
+        self._received = self._difference = None
 
     def receive(self, update: ClientUpdate, weight: float) -> None:
         self._changed.add(update.state, weight)
-        self.accumulate(self.layout.flatten(update.state), update, weight)
+        # All clients use the same memory, because allocating large vectors can cost more than adding them up.
+        if self._received is None:
+            self._received = self.layout.zeros(self.dtype, self.device)
+        self.accumulate(self.layout.flatten(update.state, out=self._received), update, weight)
 
     def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
-        """Add one client to the sums; ``state`` is the update's state as flat vectors of the model's data type."""
+        """Add one client to the sums.
+
+        Args:
+            state: the update's state as flat vectors of type :attr:`dtype`, which the next client overwrites.
+            update: the update.
+            weight: the client's weight before normalisation.
+        """
         self.sums["weight"] += weight
         self.sums["parameters"].add_(state.parameters, alpha=weight)
         self.sums["statistics"].add_(state.statistics, alpha=weight)
         torch.maximum(self._counters, state.counters, out=self._counters)
 
+    def update_of(self, state: FlatState) -> Tensor:
+        """Return w_k - w_t, in memory that the next call overwrites."""
+        if self._difference is None:
+            self._difference = torch.empty_like(self.start.parameters)
+        return torch.sub(state.parameters, self.start.parameters, out=self._difference)
+
     def reduce(self) -> None:
-        for value in self.sums.values():
-            sum_over_ranks(value)
+        self._received = self._difference = None
+        sum_over_ranks(*self.sums.values())
         max_over_ranks(self._counters)
         self._changed.reduce()
 
@@ -273,17 +291,9 @@ class GatheredAggregator(Aggregator):
         self.received.sort(key=lambda item: item.update.client)
 
     def reduce(self) -> None:
-        meta = gather_objects([(replace(item.update, metrics={}, extras={}), item.weight) for item in self.received])
-        extras = gather_states([item.update.extras for item in self.received], self.device)
-        like = self.layout.flatten(self.start_state)
-        parts = [
-            gather_rows(_stack([getattr(item.state, part) for item in self.received], getattr(like, part)))
-            for part in ("parameters", "statistics", "counters")
-        ]
-        self.received = [
-            Received(replace(update, extras=extras[row]), weight, FlatState(*(rows[row] for rows in parts)))
-            for row, (update, weight) in enumerate(meta)
-        ]
+        if is_distributed():
+            messages = [_to_message(item) for item in self.received]
+            self.received = [_from_message(*message) for message in gather_messages(messages, self.device)]
         self._changed.reduce()
         self.received.sort(key=lambda item: item.update.client)
 
@@ -306,14 +316,29 @@ class GatheredAggregator(Aggregator):
 
         The weights need not sum to 1: dividing once after the sum gives the same bits as a streaming aggregator.
         """
-        sums = self.layout.zeros(self.dtype, self.device)
-        parameters, statistics, counters = sums.parameters, sums.statistics, _no_counters(sums)
+        return FlatState(
+            self.mean_of("parameters", weights), self.mean_of("statistics", weights), self.largest_counters
+        )
+
+    def mean_of(self, part: Literal["parameters", "statistics"], weights: Tensor) -> Tensor:
+        """Return the mean of one part of the clients' states with the given weights, which need not sum to 1."""
+        total = getattr(self.layout.zeros(self.dtype, self.device), part)
         for weight, item in zip(weights.tolist(), self.received, strict=True):
-            parameters.add_(item.state.parameters, alpha=weight)
-            statistics.add_(item.state.statistics, alpha=weight)
+            total.add_(getattr(item.state, part), alpha=weight)
+        return total.div_(weights.sum())
+
+    @property
+    def largest_counters(self) -> Tensor:
+        """The largest value of each counter."""
+        counters = _no_counters(self.layout.zeros(self.dtype, self.device))
+        for item in self.received:
             counters = torch.maximum(counters, item.state.counters)
-        total = weights.sum()
-        return FlatState(parameters / total, statistics / total, counters)
+        return counters
+
+
+#: the fields of an update that are plain numbers
+_NUMBERS = ("client", "num_samples", "num_steps", "learning_rate", "num_bytes")
+_PARTS = ("parameters", "statistics", "counters")
 
 
 def _no_counters(like: FlatState) -> Tensor:
@@ -321,5 +346,19 @@ def _no_counters(like: FlatState) -> Tensor:
     return torch.full_like(like.counters, torch.iinfo(torch.int64).min)
 
 
-def _stack(rows: list[Tensor], like: Tensor) -> Tensor:
-    return torch.stack(rows) if rows else like.new_zeros(0, like.numel())
+def _to_message(item: Received) -> tuple[dict[str, Any], StateDict]:
+    """Return an update as a note and tensors, without what only its own rank needs: metrics and logged values."""
+    update = item.update
+    note = {name: getattr(update, name) for name in _NUMBERS}
+    counts = None if update.class_counts is None else update.class_counts.tolist()
+    parts = {name: getattr(item.state, name) for name in _PARTS}
+    extras = {f"extras/{name}": value for name, value in update.extras.items()}
+    return {"update": note, "class_counts": counts, "weight": item.weight}, parts | extras
+
+
+def _from_message(note: dict[str, Any], tensors: StateDict) -> Received:
+    state = FlatState(*(tensors.pop(name) for name in _PARTS))
+    counts = None if note["class_counts"] is None else torch.tensor(note["class_counts"])
+    extras = {name.removeprefix("extras/"): value for name, value in tensors.items()}
+    update = ClientUpdate(state={}, class_counts=counts, extras=extras, **note["update"])
+    return Received(update, note["weight"], state)

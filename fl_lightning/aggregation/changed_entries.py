@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from fl_lightning.core.distributed import gather_objects, max_over_ranks, sum_over_ranks
+from fl_lightning.core.distributed import is_distributed, max_over_ranks, sum_over_ranks
 from fl_lightning.core.state import StateDict, is_unchanged
+from fl_lightning.core.transfer import to_device
 
 
 class ChangedEntries:
@@ -53,14 +54,19 @@ class ChangedEntries:
 
     def reduce(self) -> None:
         """Combine what the ranks of a distributed run received; each may have seen other entries change."""
-        if not self._names:
+        if not self._names or not is_distributed():
             return
-        for name in sorted(set(gather_objects(list(self._sums)))):
-            start = self._start[name]
-            own = self._sums[name] if name in self._sums else self._nothing(start)
-            self._sums[name] = max_over_ranks(own) if _is_integer(start) else sum_over_ranks(own)
-            self._weights[name] = self._sum(self._weights.get(name, 0.0))
-        self._total = self._sum(self._total)
+        device = self._start[self._names[0]].device
+        changed = [float(name in self._sums) for name in self._names]
+        weights = [self._weights.get(name, 0.0) for name in self._names]
+        numbers = to_device(torch.tensor([self._total, *changed, *weights], dtype=self._dtype), device)
+        sum_over_ranks(numbers)
+        self._total, *rest = numbers.tolist()
+        changed, weights = rest[: len(self._names)], rest[len(self._names) :]
+        self._weights = {name: weight for name, weight, any_ in zip(self._names, weights, changed, strict=True) if any_}
+        self._sums = {name: self._sums.get(name, self._nothing(self._start[name])) for name in self._weights}
+        sum_over_ranks(*(value for name, value in self._sums.items() if not _is_integer(self._start[name])))
+        max_over_ranks(*(value for name, value in self._sums.items() if _is_integer(self._start[name])))
 
     def values(self) -> StateDict:
         """Return the new value of each entry that a client changed."""
@@ -83,10 +89,6 @@ class ChangedEntries:
         if _is_integer(start):
             return torch.full_like(start, torch.iinfo(start.dtype).min)
         return torch.zeros_like(_as_real(start), dtype=self._dtype)
-
-    def _sum(self, value: float) -> float:
-        device = self._start[self._names[0]].device
-        return sum_over_ranks(torch.tensor(value, dtype=self._dtype, device=device)).item()
 
 
 def _is_integer(value: Tensor) -> bool:

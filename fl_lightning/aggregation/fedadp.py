@@ -13,7 +13,7 @@ from torch import Tensor
 from fl_lightning.aggregation.base import Aggregate, GatheredAggregator
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.state import FlatState
-from fl_lightning.metrics.functional import adaptive_weights, angles_between, gradient_divergence
+from fl_lightning.metrics.functional import adaptive_weights, angles_of, gradient_divergence, products_of
 
 
 class FedAdp(GatheredAggregator):
@@ -48,7 +48,11 @@ class FedAdp(GatheredAggregator):
         for weight, update in zip(p.tolist(), self._updates(), strict=True):
             average.add_(update, alpha=weight)
 
-        angles = angles_between(average, self._updates())  # eq. 7
+        products, distances = [], []
+        for update in self._updates():
+            products.append(products_of(average, update))
+            distances.append(update.sub_(average).norm())
+        angles = angles_of(average, products)  # eq. 7
         smoothed = [self._smooth(client, angle) for client, angle in zip(clients, angles, strict=True)]  # eq. 8
         psi = adaptive_weights(p.new_tensor(smoothed), p, self.alpha)  # eq. 9-10
 
@@ -56,19 +60,21 @@ class FedAdp(GatheredAggregator):
         self.smoothed_angles = dict(zip(clients, smoothed, strict=True))
         self.contributions = dict(zip(clients, psi.tolist(), strict=True))
 
-        plain = self.mean
         # Σ ψ_k = 1, so w + Σ ψ_k Δ_k is Σ ψ_k w_k (line 13).
-        state = FlatState(self.mean_with(psi).parameters, plain.statistics, plain.counters)
-        distances = torch.stack([(average - update).norm() for update in self._updates()]).tolist()
-        divergence = gradient_divergence(distances, [item.update.learning_rate for item in self.received])
+        state = FlatState(
+            self.mean_of("parameters", psi), self.mean_of("statistics", self.sizes), self.largest_counters
+        )
+        rates = [item.update.learning_rate for item in self.received]
+        divergence = gradient_divergence(torch.stack(distances).tolist(), rates)
         return Aggregate(
             self.result(state), metrics={"fedadp/angle_mean": fmean(angles), "fedadp/divergence": divergence}
         )
 
     def _updates(self) -> Iterator[Tensor]:
-        """Yield each client's Δ_k in turn, because holding them all would double the memory of the round."""
+        """Yield each client's Δ_k in turn, in memory that is reused, because allocating it costs more than the sums."""
+        update = torch.empty_like(self.start.parameters)
         for item in self.received:
-            yield item.state.parameters.to(self.dtype) - self.start.parameters
+            yield update.copy_(item.state.parameters).sub_(self.start.parameters)
 
     def _smooth(self, client: int, angle: float) -> float:
         """Return the mean of the client's angles (eq. 8, with t counting the rounds of this client)."""

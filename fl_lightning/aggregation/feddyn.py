@@ -48,7 +48,7 @@ class FedDyn(StreamingAggregator):
 
     def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
         super().accumulate(state, update, weight)
-        self.sums["moves"] += state.parameters - self.start.parameters
+        self.sums["moves"] += self.update_of(state)
         self.sums["clients"] += 1
 
     def finish_round(self) -> Aggregate:

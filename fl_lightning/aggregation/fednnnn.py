@@ -81,7 +81,7 @@ class FedNNNN(_TwoModels):
 
     def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
         super().accumulate(state, update, weight)
-        self.sums["norm"] += weight * self._norms(state.parameters - self.start.parameters)
+        self.sums["norm"] += weight * self._norms(self.update_of(state))
 
     def scale(self, average: Tensor) -> tuple[Tensor, Tensor]:
         n = self._norms(average)  # eq. 4

@@ -44,7 +44,7 @@ class FedNova(StreamingAggregator):
         reported = update.extras.get("steps")
         steps = (update.num_steps or 1) * (update.learning_rate or 1.0) if reported is None else reported.item()
         if steps:  # a client whose learning rate was 0 throughout has no direction
-            self.sums["directions"].add_(state.parameters - self.start.parameters, alpha=weight / steps)
+            self.sums["directions"].add_(self.update_of(state), alpha=weight / steps)
         self.sums["steps"] += weight * steps
 
     def finish_round(self) -> Aggregate:

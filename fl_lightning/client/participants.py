@@ -4,6 +4,7 @@ import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from fl_lightning.core.state import StateDict, is_unchanged
 from fl_lightning.core.store import ClientStore
 from fl_lightning.core.update import ClientUpdate, state_bytes
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.partitions.grouping import sizes_of
 
 if TYPE_CHECKING:
     from fl_lightning.client.training import LocalTraining
@@ -125,7 +127,11 @@ class Participants:
                 "batch_size=1, but BatchNorm needs two samples per batch: set client.batch_size to 2 or more"
             )
         # If clients redraw their data, only the first round can be checked here; `loader` checks later rounds.
-        for client in self.data.cohort(0) if self.data.redraws else range(self.data.num_clients):
+        if self.data.redraws:
+            suspects = self.data.cohort(0)
+        else:
+            suspects = np.flatnonzero(sizes_of(self.data.all_indices()) == 1).tolist()
+        for client in suspects:
             self._check_single(client, 0)
 
     def _check_single(self, client: int, round: int) -> None:

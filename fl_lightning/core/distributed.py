@@ -1,8 +1,10 @@
 """Collective operations that change nothing in a single process.
 
-On a GPU, only small objects go through the CPU. Empty tensors are not sent, because not every backend accepts them.
+What a round exchanges is sent as tensors, from device to device. Empty tensors are not sent, because not every backend
+accepts them.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,18 +21,14 @@ def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def sum_over_ranks(value: Tensor) -> Tensor:
-    """Replace a tensor with its sum over all ranks."""
-    if is_distributed() and value.numel():
-        dist.all_reduce(value, op=dist.ReduceOp.SUM)
-    return value
+def sum_over_ranks(*values: Tensor) -> None:
+    """Replace tensors with their sums over all ranks. All tensors of one type are sent in one buffer."""
+    _reduce(values, "SUM")
 
 
-def max_over_ranks(value: Tensor) -> Tensor:
-    """Replace a tensor with its elementwise maximum over all ranks."""
-    if is_distributed() and value.numel():
-        dist.all_reduce(value, op=dist.ReduceOp.MAX)
-    return value
+def max_over_ranks(*values: Tensor) -> None:
+    """Replace tensors with their elementwise maxima over all ranks. All tensors of one type are sent in one buffer."""
+    _reduce(values, "MAX")
 
 
 def broadcast_from_zero(value: Tensor) -> Tensor:
@@ -41,7 +39,7 @@ def broadcast_from_zero(value: Tensor) -> Tensor:
 
 
 def gather_objects(items: list[Any]) -> list[Any]:
-    """Return every rank's items in one list, in the order of ranks. Meant for small, picklable objects."""
+    """Return every rank's items in one list, in the order of ranks. Pickles them, so rounds use the next function."""
     if not is_distributed():
         return items
     gathered: list[list[Any]] = [[] for _ in range(dist.get_world_size())]
@@ -49,43 +47,66 @@ def gather_objects(items: list[Any]) -> list[Any]:
     return [item for part in gathered for item in part]
 
 
-def gather_rows(rows: Tensor) -> Tensor:
-    """Stack every rank's rows, in the order of ranks; ranks may have different numbers of rows, or none."""
-    if not is_distributed():
-        return rows
-    counts = gather_objects([rows.shape[0]])
-    padded = rows.new_zeros(max(counts), rows.shape[1])
-    padded[: rows.shape[0]] = rows
-    parts = [torch.empty_like(padded) for _ in counts]
-    if padded.numel():
-        dist.all_gather(parts, padded)
-    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+def gather_messages(
+    messages: Sequence[tuple[Any, Mapping[str, Tensor]]], device: torch.device
+) -> list[tuple[Any, StateDict]]:
+    """Return every rank's messages in one list, in the order of ranks.
 
-
-def gather_states(states: Sequence[Mapping[str, Tensor]], device: torch.device) -> list[StateDict]:
-    """Return every rank's dictionaries of tensors in one list, in the order of ranks.
-
-    Only names, types and shapes are pickled; the values are sent from device to device, as bytes.
+    Each rank sends one buffer: a description of its messages in JSON, then the values of the tensors as bytes.
 
     Args:
-        states: this rank's dictionaries.
+        messages: this rank's messages, each a note that JSON can hold and tensors by name.
         device: device of this rank, on which the results are.
     """
     if not is_distributed():
-        return [dict(state) for state in states]
-    described = gather_objects([[{name: (value.dtype, value.shape) for name, value in s.items()} for s in states]])
-    sizes = [[kind.itemsize * shape.numel() for state in rank for kind, shape in state.values()] for rank in described]
-    sent = torch.zeros(max(map(sum, sizes)), dtype=torch.uint8, device=device)
-    values = [to_device(value, device).flatten().view(torch.uint8) for state in states for value in state.values()]
-    if values:
-        torch.cat(values, out=sent[: sum(map(len, values))])
-    received = [torch.empty_like(sent) for _ in described]
-    if len(sent):
-        dist.all_gather(received, sent)
-    gathered = []
-    for rank, rank_sizes, buffer in zip(described, sizes, received, strict=True):
-        pieces = iter(buffer[: sum(rank_sizes)].split(rank_sizes))
-        for state in rank:
-            # a piece is cloned first, because it may begin at a position that its type does not allow
-            gathered.append({n: next(pieces).clone().view(kind).view(shape) for n, (kind, shape) in state.items()})
+        return [(note, dict(tensors)) for note, tensors in messages]
+    described = [
+        (note, [(name, str(value.dtype).removeprefix("torch."), list(value.shape)) for name, value in tensors.items()])
+        for note, tensors in messages
+    ]
+    header = to_device(torch.frombuffer(bytearray(json.dumps(described).encode()), dtype=torch.uint8), device)
+    values = [to_device(value, device).flatten().view(torch.uint8) for _, each in messages for value in each.values()]
+    gathered: list[tuple[Any, StateDict]] = []
+    for length, buffer in _gather_buffers(len(header), torch.cat([header, *values])):
+        begin = length
+        for note, entries in json.loads(bytes(buffer[:length].tolist())):
+            tensors: StateDict = {}
+            for name, kind, shape in entries:
+                dtype = getattr(torch, kind)
+                end = begin + dtype.itemsize * torch.Size(shape).numel()
+                # a piece is cloned first, because it may begin at a position that its type does not allow
+                tensors[name] = buffer[begin:end].clone().view(dtype).view(shape)
+                begin = end
+            gathered.append((note, tensors))
     return gathered
+
+
+def gather_notes(notes: Sequence[Any], device: torch.device) -> list[Any]:
+    """Return every rank's notes, which JSON must be able to hold, in one list, in the order of ranks."""
+    return [note for note, _ in gather_messages([(note, {}) for note in notes], device)]
+
+
+def _reduce(values: Sequence[Tensor], operation: str) -> None:
+    if not is_distributed():
+        return
+    for kind in dict.fromkeys(value.dtype for value in values):
+        group = [value for value in values if value.dtype == kind and value.numel()]
+        if not group:
+            continue
+        buffer = torch.cat([value.reshape(-1) for value in group])
+        dist.all_reduce(buffer, op=getattr(dist.ReduceOp, operation))
+        for value, piece in zip(group, buffer.split([value.numel() for value in group]), strict=True):
+            value.copy_(piece.view_as(value))
+
+
+def _gather_buffers(header: int, buffer: Tensor) -> list[tuple[int, Tensor]]:
+    """Return every rank's buffer, and how many bytes of it are the header: one exchange of lengths, one of bytes."""
+    own = to_device(torch.tensor([header, len(buffer)]), buffer.device)
+    lengths = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(lengths, own)
+    sizes = torch.stack(lengths).tolist()
+    sent = buffer.new_zeros(max(size for _, size in sizes))
+    sent[: len(buffer)] = buffer
+    received = [torch.empty_like(sent) for _ in sizes]
+    dist.all_gather(received, sent)
+    return [(length, part[:size]) for part, (length, size) in zip(received, sizes, strict=True)]

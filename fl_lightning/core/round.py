@@ -33,4 +33,5 @@ class Round:
 
     def start_of(self, client: int) -> StateDict:
         """Return the state that a client starts from: the global state, overridden by the client's own entries."""
-        return self.start if self.personal is None else {**self.start, **self.personal(client)}
+        own = self.personal(client) if self.personal is not None else {}
+        return {**self.start, **own} if own else self.start

@@ -80,8 +80,23 @@ class StateLayout:
             layers.setdefault(name.rpartition(".")[0], []).append(name)
         return layers
 
-    def flatten(self, state: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> FlatState:
-        """Copy a state into three vectors, the first two of type ``dtype`` (by default their own)."""
+    def flatten(
+        self, state: Mapping[str, Tensor], dtype: torch.dtype | None = None, out: FlatState | None = None
+    ) -> FlatState:
+        """Copy a state into three vectors: into ``out``, or into new ones of which the first two are of type ``dtype``.
+
+        By default, they have the state's own type.
+        """
+        if out is not None:
+            parts = (
+                (self.parameters, out.parameters),
+                (self.statistics, out.statistics),
+                (self.counters, out.counters),
+            )
+            for names, vector in parts:
+                if names:
+                    torch.cat([state[name].detach().reshape(-1) for name in names], out=vector)
+            return out
         return FlatState(
             _concatenate(state, self.parameters, dtype),
             _concatenate(state, self.statistics, dtype),
@@ -140,4 +155,5 @@ def _concatenate(state: Mapping[str, Tensor], names: list[str], dtype: torch.dty
     if not names:
         device = next((value.device for value in state.values()), torch.device("cpu"))
         return torch.zeros(0, dtype=dtype or torch.float32, device=device)
-    return torch.cat([state[name].detach().reshape(-1).to(dtype or state[name].dtype) for name in names])
+    vector = torch.cat([state[name].detach().reshape(-1) for name in names])
+    return vector if dtype is None else vector.to(dtype)

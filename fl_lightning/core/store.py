@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fl_lightning.core.distributed import gather_objects, gather_states, is_distributed
+from fl_lightning.core.distributed import gather_messages, gather_notes, is_distributed
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.shelf import Shelf
 from fl_lightning.core.state import StateDict
@@ -112,13 +112,11 @@ class ClientStore:
             return
         new = sorted(self._new)
         if self.folder is not None:
-            for writer, client, version in gather_objects([(w, c, self._versions[w][c]) for w, c in new]):
+            for writer, client, version in gather_notes([(w, c, self._versions[w][c]) for w, c in new], device):
                 self._versions.setdefault(writer, {})[client] = version
             return
-        values = gather_states([self._entries[writer][client] for writer, client in new], device)
-        for key, entry in zip(gather_objects(new), values, strict=True):
-            if key not in self._new:
-                writer, client = key
+        for (writer, client), entry in gather_messages([((w, c), self._entries[w][c]) for w, c in new], device):
+            if (writer, client) not in self._new:
                 kept = self._entries.setdefault(writer, {})
                 kept[client] = self._shelf.place(entry, kept.get(client))
 

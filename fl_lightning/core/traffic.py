@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fl_lightning.core.state import StateDict, StateLayout, is_unchanged
 from fl_lightning.core.update import state_bytes
@@ -16,7 +18,8 @@ class Downloads:
     """
 
     def __init__(self) -> None:
-        self._holders: set[int] = set()
+        #: whether each client holds a model, as far as the largest number that took part
+        self._holders = torch.zeros(0, dtype=torch.bool)
         self._moved: set[str] = set()
         self._rest: Sequence[str] = ()
         self._first = self._again = 0
@@ -37,11 +40,11 @@ class Downloads:
 
     def size(self, client: int) -> int:
         """Return how many bytes a client receives in this round."""
-        return self._again if client in self._holders else self._first
+        return self._again if client < len(self._holders) and self._holders[client] else self._first
 
     def end_round(self, clients: Iterable[int], start: StateDict, new: StateDict) -> None:
         """Note the clients that now hold a model, and the entries of the global state that changed."""
-        self._holders.update(clients)
+        self._add_holders(list(clients))
         self._moved |= {
             name
             for name in self._rest
@@ -50,9 +53,17 @@ class Downloads:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the checkpoint keeps."""
-        return {"holders": sorted(self._holders), "moved": sorted(self._moved)}
+        return {"holders": self._holders.nonzero().flatten(), "moved": sorted(self._moved)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
-        self._holders = set(state_dict["holders"])
+        self._holders = self._holders[:0]
+        self._add_holders(state_dict["holders"])
         self._moved = set(state_dict["moved"])
+
+    def _add_holders(self, clients: Sequence[int] | Tensor) -> None:
+        numbers = torch.as_tensor(clients, dtype=torch.int64)
+        if len(numbers):
+            missing = int(numbers.max()) + 1 - len(self._holders)
+            self._holders = functional.pad(self._holders, (0, max(missing, 0)))
+            self._holders[numbers] = True

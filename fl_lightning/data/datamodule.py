@@ -26,6 +26,7 @@ from fl_lightning.data.cohorts import CohortSampler
 from fl_lightning.data.evaluation import sliced
 from fl_lightning.data.labels import Label, Labels, labels_of
 from fl_lightning.data.partitions.base import Indices, Partition, RedrawnPartition
+from fl_lightning.data.partitions.grouping import Pieces, sizes_of
 from fl_lightning.data.selection import AllClients, Selection
 from fl_lightning.data.training_data import TrainingData
 
@@ -174,6 +175,11 @@ class FederatedDataModule(LightningDataModule):
         """Return n_k, the number of a client's samples."""
         return len(self.indices(client, round))
 
+    def all_indices(self) -> Sequence[Indices]:
+        """Return the indices of every client's training samples; if clients redraw, those of the last drawn round."""
+        assert self.data is not None
+        return self._indices
+
     def class_counts(self, client: int, round: int = 0) -> Tensor | None:
         """Return how many samples of each class a client has, or None if the labels are not classes."""
         labels = self.labels
@@ -291,8 +297,8 @@ class FederatedDataModule(LightningDataModule):
         """Raise an error if a client has no samples."""
         if self.redraws:
             return  # samples are drawn later, and `indices` checks them then
-        empty = [client for client, samples in enumerate(self._indices) if len(samples) == 0]
-        if empty:
+        empty = np.flatnonzero(sizes_of(self._indices) == 0)
+        if len(empty):
             raise MisconfigurationError(
                 f"client {empty[0]} has no samples ({len(empty)} of {len(self._indices)} clients are empty):"
                 " leave it out, or divide the data among fewer clients"
@@ -324,10 +330,10 @@ class ClientDatasets(LightningDataModule):
         self.test = test
         self.batch_size = batch_size
 
-    def indices(self) -> list[np.ndarray]:
+    def indices(self) -> Pieces:
         """Return the indices of each client's samples in the concatenated training data."""
-        ends = np.cumsum([len(part) for part in self.train])  # type: ignore[arg-type]
-        return np.split(np.arange(ends[-1]), ends[:-1])
+        sizes = np.array([len(part) for part in self.train])  # type: ignore[arg-type]
+        return Pieces(np.arange(sizes.sum()), sizes)
 
     def train_dataloader(self) -> DataLoader:
         """Return a loader over all clients' data, concatenated."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 
+from fl_lightning.core.scratch import Scratch
 from fl_lightning.core.state import StateLayout, exact_dtype
 from fl_lightning.metrics.functional import update_vector
 
@@ -31,6 +32,7 @@ class AverageComparison(Metric, ABC):
     def __init__(self, model: nn.Module, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.layout = StateLayout(model)
+        self._scratch = Scratch()
         start = self.layout.flatten(model.state_dict()).parameters
         dtype = exact_dtype(start.device)
         self.add_state("weight", torch.zeros((), dtype=dtype, device=start.device), dist_reduce_fx="sum")
@@ -45,16 +47,18 @@ class AverageComparison(Metric, ABC):
     def _add(self, start: Mapping[str, Tensor], state: Mapping[str, Tensor], weight: float, *report: float) -> None:
         update = update_vector(self.layout, start, state)
         self.weight += weight
-        self.update_sum.add_(update, alpha=weight)
+        self.update_sum.add_(self._scratch.copy(update, self.update_sum.dtype), alpha=weight)
         self.updates.append(update.float())
         self.reports.append(torch.tensor([weight, *report], dtype=self.weight.dtype))
 
     def _rows(self, width: int) -> Tensor:
         """Return one row per client of all ranks: the number from :meth:`compare`, the weight and the report."""
         average = self.update_sum / self.weight
-        exact = torch.empty_like(average)  # reused, because allocating one per client can cost more than the sums
         mine = [
-            torch.tensor([self.compare(average, exact.copy_(update)), *report.tolist()], dtype=average.dtype)
+            torch.tensor(
+                [self.compare(average, self._scratch.copy(update, average.dtype)), *report.tolist()],
+                dtype=average.dtype,
+            )
             for update, report in zip(self.updates, self.reports, strict=True)
         ]
         rows = torch.stack(mine) if mine else torch.zeros(0, width, dtype=average.dtype)

@@ -1,7 +1,7 @@
 """The formulas behind the metrics, over flat vectors. The aggregators use them too."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import add
 from statistics import fmean
@@ -9,42 +9,43 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from fl_lightning.core.state import StateLayout
+from fl_lightning.core.state import StateLayout, exact_dtype
 
 
 def update_vector(layout: StateLayout, start: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Tensor:
     """Return Δ = w_k - w_t over the trainable parameters, in at least float32 so that 16-bit weights lose nothing."""
-    names = layout.parameters
-    dtype = reduce(torch.promote_types, {state[name].dtype for name in names}, torch.float32)
-    size = sum(layout.shapes[name].numel() for name in names)
-    vector = torch.empty(size, dtype=dtype, device=state[names[0]].device)
-    for name, piece in layout.split(names, vector).items():
-        torch.sub(state[name].detach().to(dtype), start[name].detach().to(dtype), out=piece)
-    return vector
+    before, after = (
+        torch.cat([each[name].detach().reshape(-1) for name in layout.parameters]) for each in (start, state)
+    )
+    dtype = torch.promote_types(after.dtype, torch.float32)
+    return after.to(dtype).sub(before.to(dtype))
 
 
 def layer_norms(vector: Tensor, layout: StateLayout) -> Tensor:
     """Return the norm of each layer's part of a parameter vector, weight and bias together, in layer order."""
-    pieces = vector.split([layout.shapes[name].numel() for name in layout.parameters])
-    dtype = torch.promote_types(vector.dtype, torch.float64) if vector.device.type != "mps" else vector.dtype
-    norms = torch.stack([torch.linalg.vector_norm(piece, dtype=dtype) for piece in pieces])
-    squares = dict(zip(layout.parameters, norms.square().unbind(), strict=True))
+    exact = vector.to(exact_dtype(vector.device))
+    pieces = exact.split([layout.shapes[name].numel() for name in layout.parameters])
+    squares = dict(zip(layout.parameters, [piece.dot(piece) for piece in pieces], strict=True))
     return torch.stack([reduce(add, [squares[name] for name in names]) for names in layout.layers.values()]).sqrt()
 
 
 def angle_between(first: Tensor, second: Tensor) -> float:
     """Return the angle in radians; π/2 if a vector is zero, because it points neither along nor against the other."""
-    return angles_between(first, [second])[0]
+    return angles_of(first, [products_of(first, second)])[0]
 
 
-def angles_between(first: Tensor, others: Iterable[Tensor]) -> list[float]:
-    """Return the angle between the first vector and each of the others, as :func:`angle_between` does.
+def products_of(first: Tensor, other: Tensor) -> Tensor:
+    """Return what :func:`angles_of` needs to know about a vector: its square and its product with the first vector."""
+    return torch.stack([other.dot(other), first.dot(other)])
+
+
+def angles_of(first: Tensor, products: Sequence[Tensor]) -> list[float]:
+    """Return the angle between the first vector and each other vector, as :func:`angle_between` does.
 
     All products are read at once, because the host waits for a GPU with every read.
     """
-    products = torch.stack([torch.stack([other.dot(other), first.dot(other)]) for other in others])
     square = first.dot(first).expand(len(products), 1)
-    return [_angle(*row) for row in torch.cat([square, products], dim=1).tolist()]
+    return [_angle(*row) for row in torch.cat([square, torch.stack(list(products))], dim=1).tolist()]
 
 
 def _angle(first_square: float, second_square: float, product: float) -> float:

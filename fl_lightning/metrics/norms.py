@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from fl_lightning.core.layers import LAYER_KINDS
+from fl_lightning.core.scratch import Scratch
 from fl_lightning.core.state import StateLayout, exact_dtype
 from fl_lightning.metrics.functional import layer_norms, update_vector
 
@@ -51,6 +52,7 @@ class UpdateNorms(Metric):
     def __init__(self, model: nn.Module, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.layout = StateLayout(model)
+        self._scratch = Scratch()
         start = self.layout.flatten(model.state_dict()).parameters
         dtype = exact_dtype(start.device)
         groups = layer_groups(model, self.layout)
@@ -76,8 +78,9 @@ class UpdateNorms(Metric):
         """
         update = update_vector(self.layout, start, state)
         self.weight += weight
-        self.update_sum.add_(update, alpha=weight)
-        self.norm_sum.add_(self._norms(update), alpha=weight)
+        exact = self._scratch.copy(update, self.update_sum.dtype)
+        self.update_sum.add_(exact, alpha=weight)
+        self.norm_sum.add_(self._norms(exact), alpha=weight)
 
     def moved(self, start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> None:
         """Record how far the global model moved in this round, from ``start`` to ``end``."""

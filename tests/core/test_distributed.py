@@ -1,48 +1,135 @@
+from collections import Counter
+
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
-from fl_lightning.core.distributed import gather_states
-from tests.toys import identical
+from fl_lightning.aggregation import FedAvg, FedNNNN, FedNS, Scaffold
+from fl_lightning.core.distributed import gather_messages, max_over_ranks, sum_over_ranks
+from fl_lightning.core.round import Round
+from fl_lightning.core.state import snapshot
+from tests.toys import ConvNet, identical, random_updates
 
 CPU = torch.device("cpu")
 
 
-def states_of(rank: int) -> list[dict[str, torch.Tensor]]:
-    """Return what a rank sends: nothing at rank zero, then types of every size, at odd positions, and empty tensors."""
-    if rank == 0:
-        return []
-    return [
-        {"flag": torch.tensor([True, False, True]), "weights": torch.arange(6.0).view(2, 3)},
-        {},
-        {
-            "count": torch.tensor(7),
-            "nothing": torch.zeros(0, 4),
-            "half": torch.tensor([0.5, 1.5], dtype=torch.bfloat16),
-        },
-    ]
-
-
-def _rank(rank: int, address: str, results) -> None:
-    torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
-    gathered = gather_states(states_of(rank), CPU)
-    expected = states_of(0) + states_of(1)
-    results.put(len(gathered) == len(expected) and all(map(identical, gathered, expected)))
-    torch.distributed.destroy_process_group()
-
-
-def test_every_rank_gets_the_tensors_of_all_ranks(tmp_path):
-    context = torch.multiprocessing.get_context("fork")
-    results = context.SimpleQueue()
+def on_two_ranks(check, tmp_path) -> None:
+    """Call ``check(rank)`` in two forked processes, and fail if it fails in one of them."""
     address = f"file://{tmp_path / 'rendezvous'}"
-    processes = [context.Process(target=_rank, args=(rank, address, results)) for rank in range(2)]
+    context = torch.multiprocessing.get_context("fork")
+    processes = [context.Process(target=_run, args=(check, rank, address)) for rank in range(2)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(60)
-        assert process.exitcode == 0
-    assert [results.get(), results.get()] == [True, True]
+    assert [process.exitcode for process in processes] == [0, 0]
 
 
-@pytest.mark.parametrize("states", [[], [{"a": torch.ones(2)}]])
-def test_a_single_process_keeps_its_tensors(states):
-    assert gather_states(states, CPU) == states
+def _run(check, rank: int, address: str) -> None:
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    check(rank)
+    dist.destroy_process_group()
+
+
+def count_collectives() -> Counter:
+    """Count the calls of torch.distributed's collectives from now on, by name."""
+    calls: Counter = Counter()
+
+    def counting(name, function):
+        def counted(*args, **kwargs):
+            calls[name] += 1
+            return function(*args, **kwargs)
+
+        return counted
+
+    for name in ("all_reduce", "all_gather", "all_gather_object", "broadcast", "broadcast_object_list"):
+        setattr(dist, name, counting(name, getattr(dist, name)))
+    return calls
+
+
+def messages_of(rank: int) -> list[tuple[object, dict[str, torch.Tensor]]]:
+    """Return what a rank sends: nothing at rank zero, then types of every size, at odd positions, and empty tensors."""
+    if rank == 0:
+        return []
+    return [
+        ("ü", {"flag": torch.tensor([True, False, True]), "weights": torch.arange(6.0).view(2, 3)}),
+        (None, {}),
+        (
+            {"rate": 0.1, "steps": None},
+            {
+                "count": torch.tensor(7),
+                "nothing": torch.zeros(0, 4),
+                "half": torch.tensor([0.5, 1.5], dtype=torch.bfloat16),
+                "turned": torch.arange(6.0).view(2, 3).T,
+            },
+        ),
+    ]
+
+
+def test_every_rank_gets_the_messages_of_all_ranks(tmp_path):
+    def check(rank):
+        gathered = gather_messages(messages_of(rank), CPU)
+        expected = messages_of(0) + messages_of(1)
+        assert [note for note, _ in gathered] == [note for note, _ in expected]
+        assert all(identical(got, sent) for (_, got), (_, sent) in zip(gathered, expected, strict=True))
+
+    on_two_ranks(check, tmp_path)
+
+
+def test_messages_are_gathered_with_one_exchange_of_lengths_and_one_of_bytes(tmp_path):
+    def check(rank):
+        calls = count_collectives()
+        gather_messages(messages_of(rank), CPU)
+        assert calls == {"all_gather": 2}
+
+    on_two_ranks(check, tmp_path)
+
+
+@pytest.mark.parametrize("messages", [[], [("a", {"a": torch.ones(2)})]])
+def test_a_single_process_keeps_its_messages(messages):
+    assert gather_messages(messages, CPU) == messages
+
+
+def test_sums_and_maxima_over_ranks_keep_shapes_and_types(tmp_path):
+    def check(rank):
+        exact, matrix = torch.tensor(rank + 0.5, dtype=torch.float64), torch.full((2, 3), rank + 1.0)
+        turned, empty = torch.arange(6.0).view(2, 3).T, torch.zeros(0)
+        sum_over_ranks(exact, matrix, turned, empty)
+        assert exact == 2.0
+        assert torch.equal(matrix, torch.full((2, 3), 3.0))
+        assert torch.equal(turned, 2 * torch.arange(6.0).view(2, 3).T)
+        largest = torch.tensor([rank, -rank])
+        max_over_ranks(largest)
+        assert largest.tolist() == [1, 0]
+
+    on_two_ranks(check, tmp_path)
+
+
+def reduced_with(aggregator, tmp_path, expected: dict[str, int]) -> None:
+    """Check with which collectives a round of three clients on two ranks is reduced."""
+    torch.manual_seed(0)
+    model = ConvNet()
+
+    def check(rank):
+        updates = random_updates(model, 3, np.random.default_rng(0))
+        aggregator.begin_round(model, Round(0, None, 0, snapshot(model)))
+        for update in updates[rank::2]:
+            update.state = {**update.state, "frozen": model.frozen, "flag": model.flag}
+            aggregator.receive(update, update.num_samples)
+        calls = count_collectives()
+        aggregator.reduce()
+        aggregator.finish_round()
+        assert calls == expected
+
+    on_two_ranks(check, tmp_path)
+
+
+@pytest.mark.parametrize("make", [FedAvg, Scaffold, lambda: FedNNNN(beta=0.7, gamma=0.8, granularity="layer")])
+def test_a_streaming_aggregator_reduces_one_buffer_of_sums_and_one_of_counters(make, tmp_path):
+    # the third is a few numbers, which tell whether a client changed a frozen entry
+    reduced_with(make(), tmp_path, {"all_reduce": 3})
+
+
+def test_a_gathered_aggregator_exchanges_its_updates_in_one_buffer_without_pickling(tmp_path):
+    reduced_with(FedNS(), tmp_path, {"all_gather": 2, "all_reduce": 1})

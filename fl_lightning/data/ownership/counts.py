@@ -1,10 +1,13 @@
 """Counting how many samples of each class each client owns."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_lightning.data.datamodule import ClientDatasets, FederatedDataModule
+from fl_lightning.data.partitions.base import Indices
+from fl_lightning.data.partitions.grouping import Pieces, sizes_of
 
 #: Samples are not counted by class if the table would have more cells than this.
 _MAX_CELLS = 100_000_000
@@ -38,9 +41,11 @@ class Ownership:
     def of(cls, data: FederatedDataModule) -> "Ownership":
         """Count the samples of all clients; if clients redraw every round, those of the first round's cohort."""
         clients = np.array(data.cohort(0) if data.redraws else range(data.num_clients))
-        parts = [data.indices(client) for client in clients.tolist()]
-        sizes = np.array([len(part) for part in parts])
-        samples = np.concatenate(parts)
+        parts: Sequence[Indices] = data.all_indices()
+        if data.redraws:
+            parts = [data.indices(client) for client in clients.tolist()]
+        sizes = sizes_of(parts)
+        samples = parts.samples if isinstance(parts, Pieces) else np.concatenate(parts)
         num_samples = len(data.data.dataset)  # type: ignore[arg-type]
         owners = np.bincount(samples, minlength=num_samples)
         counts = None

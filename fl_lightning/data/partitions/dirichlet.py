@@ -1,6 +1,7 @@
 """Clients whose shares of each class are drawn from a Dirichlet distribution."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class Dirichlet(Partition):
         self.alpha = alpha
         self.min_samples = checked_minimum(min_samples)
 
-    def assign(self, labels: np.ndarray, seed: int) -> list[Indices]:
+    def assign(self, labels: np.ndarray, seed: int) -> Sequence[Indices]:
         self.check_enough(labels, self.min_samples)
         generator = generator_for("partition", seed)
         _, samples_of = samples_by_class(labels)

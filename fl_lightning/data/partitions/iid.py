@@ -1,5 +1,7 @@
 """Clients that all draw from the same distribution."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fl_lightning.core.randomness import generator_for
@@ -30,7 +32,7 @@ class IID(Partition):
         self.min_samples = checked_minimum(min_samples)
         self._shares = client_shares(num_clients, sizes, exponent)
 
-    def assign(self, labels: np.ndarray, seed: int) -> list[Indices]:
+    def assign(self, labels: np.ndarray, seed: int) -> Sequence[Indices]:
         self.check_enough(labels, self.min_samples)
         order = generator_for("partition", seed).permutation(len(labels))
         return cut(order, whole_sizes(len(labels), self._shares, self.min_samples))

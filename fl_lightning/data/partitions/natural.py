@@ -1,6 +1,7 @@
 """Natural partitions: a column or lists in the data define which client owns each sample."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data.partitions.base import Indices, Partition, checked_minimum
-from fl_lightning.data.partitions.grouping import samples_by_class
+from fl_lightning.data.partitions.grouping import cut, samples_by_class
 
 
 class ByColumn(Partition):
@@ -28,16 +29,16 @@ class ByColumn(Partition):
         self.column = column
         self.min_samples = checked_minimum(min_samples)
 
-    def assign(self, labels: np.ndarray, seed: int) -> list[Indices]:
+    def assign(self, labels: np.ndarray, seed: int) -> Sequence[Indices]:
         _, samples_of = samples_by_class(labels)
-        clients = [samples for samples in samples_of if len(samples) >= self.min_samples]
-        if not clients:
-            most = max(map(len, samples_of))
+        large = samples_of.sizes >= self.min_samples
+        if not large.any():
+            most = samples_of.sizes.max()
             raise MisconfigurationError(
                 f"min_samples={self.min_samples}, but no value of the column {self.column} has more than {most}:"
                 f" set data.partition.init_args.min_samples to {most} or fewer"
             )
-        return clients
+        return cut(samples_of.samples[np.repeat(large, samples_of.sizes)], samples_of.sizes[large])
 
 
 class ByList(Partition):

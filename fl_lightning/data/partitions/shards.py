@@ -1,5 +1,7 @@
 """Partitions that cut the data into shards of (almost) one class each, and deal the shards to the clients."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fl_lightning.core.errors import MisconfigurationError
@@ -31,7 +33,7 @@ class Shards(Partition):
             )
         self.shards_per_client = shards_per_client
 
-    def assign(self, labels: np.ndarray, seed: int) -> list[Indices]:
+    def assign(self, labels: np.ndarray, seed: int) -> Sequence[Indices]:
         self.check_enough(labels)
         num_shards = self.num_clients * self.shards_per_client
         if num_shards > len(labels):
@@ -79,7 +81,7 @@ class FavouriteClass(Partition):
         self.eta = eta
         self.shards_per_class = shards_per_class
 
-    def assign(self, labels: np.ndarray, seed: int) -> list[Indices]:
+    def assign(self, labels: np.ndarray, seed: int) -> Sequence[Indices]:
         present, samples_of = samples_by_class(labels)
         self._check_shards(present, samples_of)
         generator = generator_for("partition", seed)
@@ -116,7 +118,7 @@ class FavouriteClass(Partition):
             first = (first + until) % self.num_clients
         return [np.concatenate(owners) for owners in owners_of]
 
-    def _check_shards(self, present: np.ndarray, samples_of: list[Indices]) -> None:
+    def _check_shards(self, present: np.ndarray, samples_of: Sequence[Indices]) -> None:
         """Raise an error if a class cannot be cut into the shards, or if some client would get none."""
         fewest = min(range(len(present)), key=lambda c: len(samples_of[c]))
         if self.shards_per_class > len(samples_of[fewest]):

@@ -34,5 +34,7 @@ def whole_sizes(total: int, shares: np.ndarray, minimum: int = 1) -> np.ndarray:
         exact[below] = minimum
         above &= ~below
     sizes = np.floor(exact).astype(np.int64)
-    sizes[np.argsort(sizes - exact, kind="stable")[: total - sizes.sum()]] += 1
+    missing = total - sizes.sum()
+    if missing:
+        sizes[np.argsort(sizes - exact, kind="stable")[:missing]] += 1
     return sizes
