@@ -38,6 +38,7 @@ class ClientStep:
         self._wrapper = _TrainingStep(self.module)
         self._runs: dict[Any, int] = {}
         self._recordings: dict[Any, Callable[..., Result]] = {}
+        self._can_record = True
         #: whether the training step depends on the number of the batch
         self.reads_index = _reads_batch_index(type(module).training_step)
         self._vectorized = vmap(grad(self._loss, has_aux=True), in_dims=(0, 0, None, 0, None), randomness="error")
@@ -62,7 +63,8 @@ class ClientStep:
                 return self._recordings[key](parameters, buffers, constants, batch)
         self._runs[key] = self._runs.get(key, 0) + 1
         if (
-            not self.reads_index
+            self._can_record
+            and not self.reads_index
             and self._runs[key] > _RUNS_BEFORE_RECORDING
             and len(self._recordings) < _MAX_RECORDINGS
         ):
@@ -89,6 +91,7 @@ class ClientStep:
             with torch.no_grad():
                 replayed = tree_leaves(on_copies(recording))
         except Exception:  # some operations of torch can be vectorised but not recorded, for example those of an LSTM
+            self._can_record = False
             return step
         same = [(one == two).all() for one, two in zip(replayed, tree_leaves(on_copies(step)), strict=True)]
         return recording if torch.stack(same).all() else step  # the only moment when the host waits for a GPU

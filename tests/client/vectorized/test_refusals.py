@@ -2,13 +2,15 @@
 
 import pytest
 import torch
-from pytorch_lightning import Callback
+from pytorch_lightning import Callback, LightningDataModule
 from torch import nn
+from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
 from fl_lightning import LocalTraining
 from fl_lightning.callbacks import ClientCallback, FederatedServer
 from fl_lightning.core.errors import MisconfigurationError
+from tests.client.vectorized.test_equality import OfDictionaries, Samples
 from tests.test_every_algorithm import Images
 from tests.toys import Net, federate
 
@@ -109,6 +111,46 @@ class Cumulative(Net):
         self.layers[1] = nn.BatchNorm1d(8, momentum=None)
 
 
+class TensorRate(Net):
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=torch.tensor(0.01))
+
+
+class Foreign(Net):
+    def configure_optimizers(self):
+        return torch.optim.SGD([*self.parameters(), nn.Parameter(torch.zeros(3))], lr=0.1)
+
+
+class Clips(Net):
+    def clip_gradients(self, *arguments, **options):
+        pass
+
+
+class Remembers(Net):
+    last = None
+
+    def training_step(self, batch, batch_idx):
+        self.last = super().training_step(batch, batch_idx).detach()
+        return super().training_step(batch, batch_idx)
+
+
+class SkipsSmall(Net):
+    """Skips small batches, which the first batch of the first client is not."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) if len(batch[0]) > 7 else None
+
+
+class FreezesOne(ClientCallback):
+    def frozen(self, module):
+        return ["layers.0.weight"] if self.client == 1 else []
+
+
+class RateOfItsOwn(ClientCallback):
+    def on_client_start(self, module, optimizers):
+        optimizers[0].param_groups[0]["lr"] = 0.1 + self.client
+
+
 class Watcher(Callback):
     pass
 
@@ -139,6 +181,11 @@ def fit(module, execution="vectorized", **client):
         (Two, "there are 2 optimisers, not one"),
         (Plateau, "ReduceLROnPlateau does not step after every epoch or every batch"),
         (Cumulative, "the training step of Cumulative reads the value of a tensor"),
+        (TensorRate, "the learning rate is a tensor, not a number"),
+        (Foreign, "the optimiser has a parameter that Foreign does not have"),
+        (Clips, "Clips has clip_gradients, which a Trainer calls"),
+        (Remembers, "the training step of Remembers changes self.last"),
+        (SkipsSmall, "the training step of SkipsSmall returns no loss"),
         (lambda: Net(dropout=0.5), "the training step of Net draws random numbers, for example in dropout"),
     ],
 )
@@ -156,12 +203,24 @@ def test_modules_are_refused_by_name(module, reason):
     [
         ({"callbacks": [Watcher()]}, "Watcher is a callback of Lightning, which a Trainer calls"),
         ({"callbacks": [Clocked()]}, "Clocked has on_train_epoch_start, which a Trainer calls"),
+        ({"callbacks": [FreezesOne()]}, "a callback freezes different parameters for different clients"),
+        ({"callbacks": [RateOfItsOwn()]}, "a callback gives clients different settings of the optimiser"),
         ({"accumulate_grad_batches": 2}, "client.accumulate_grad_batches is a flag of a Trainer"),
     ],
 )
 def test_callbacks_and_flags_are_refused_by_name(client, reason):
     with pytest.raises(MisconfigurationError, match=reason):
         fit(Net(), **client)
+
+
+class WithWorkers(LightningDataModule):
+    def train_dataloader(self):
+        return DataLoader(Samples(), batch_size=8, shuffle=True, num_workers=1)
+
+
+def test_a_loader_with_workers_is_refused():
+    with pytest.raises(MisconfigurationError, match="the source's loader has workers, which load the batches of one"):
+        federate(OfDictionaries(), WithWorkers(), server=FederatedServer(client=LocalTraining(execution="vectorized")))
 
 
 def test_auto_falls_back_and_says_why(caplog):

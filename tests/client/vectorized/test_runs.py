@@ -7,9 +7,9 @@ import torch
 from pytorch_lightning import Callback
 
 from fl_lightning import LocalTraining
-from fl_lightning.callbacks import FederatedServer, LastRound
+from fl_lightning.callbacks import FederatedServer
 from fl_lightning.data import IID, ClassesPerClient, Dirichlet, FreshDraw, RandomClients
-from tests.client.vectorized.test_equality import Configurable, largest_difference, states
+from tests.client.vectorized.test_equality import Configurable, end, largest_difference, states
 from tests.test_every_algorithm import run, run_until_killed
 from tests.toys import Net, federate, identical
 
@@ -71,23 +71,20 @@ def test_an_algorithm_with_memory_that_is_killed_ends_like_an_uninterrupted_one(
 
 @pytest.mark.parametrize(
     ("batch_norm", "partition"),
-    product([True, False], [IID(6), Dirichlet(6, alpha=0.5)]),
+    list(product([True, False], [IID(4), Dirichlet(4, alpha=0.5)])),
     ids=["BatchNorm-equal", "BatchNorm-ragged", "plain-equal", "plain-ragged"],
 )
 def test_it_does_not_matter_when_a_step_is_recorded(batch_norm, partition, monkeypatch):
     ends = []
     for runs in (0, 2, 10**9):  # at once, soon, never
         monkeypatch.setattr("fl_lightning.client.vectorized.step._RUNS_BEFORE_RECORDING", runs)
-        torch.manual_seed(0)
-        server = FederatedServer(client=LocalTraining(epochs=2, **AT_ONCE))
-        module, _ = federate(Configurable(batch_norm=batch_norm), partition=partition, server=server)
-        ends.append(dict(module.state_dict()))
+        ends.append(end("vectorized", lambda: Configurable(batch_norm=batch_norm), partition, epochs=2))
     assert identical(ends[0], ends[1])
     assert identical(ends[0], ends[2])
 
 
 def test_partial_participation_with_samples_that_are_redrawn_every_round():
-    partition = FreshDraw(8, classes=2, samples=10)
+    partition = FreshDraw(8, low=1, high=5)
     assert largest_difference(*states(Net, partition, rounds=3, selection=RandomClients(count=3), epochs=2)) < 1e-6
 
 
@@ -128,7 +125,7 @@ def test_auto_with_dropout_equals_trainers_bit_for_bit():
     for execution in ("trainer", "auto"):
         server = FederatedServer(client=LocalTraining(execution=execution))
         torch.manual_seed(0)
-        module, _ = federate(Net(dropout=0.5), server=server, callbacks=[LastRound()])
+        module, _ = federate(Net(dropout=0.5), server=server)
         ends.append((dict(module.state_dict()), torch.rand(3)))
     assert identical(ends[0][0], ends[1][0])
     assert torch.equal(ends[0][1], ends[1][1])
