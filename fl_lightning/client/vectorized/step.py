@@ -18,8 +18,9 @@ from fl_lightning.core.state import StateDict
 #: gradients, buffers and losses of all clients
 Result = tuple[StateDict, StateDict, Tensor]
 
-#: how often a step of some shape runs before it is recorded, and how many shapes are recorded
-_RUNS_BEFORE_RECORDING = 3
+#: how often a step of some shape runs before it is recorded, and how many shapes are recorded. Recording takes as long
+#: as 50 steps of a small network, so it must not be done for a shape that hardly ever occurs.
+_RUNS_BEFORE_RECORDING = 30
 _MAX_RECORDINGS = 8
 
 

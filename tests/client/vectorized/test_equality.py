@@ -254,8 +254,10 @@ def test_a_step_that_runs_often_is_recorded():
     step = ClientStep(Net())
     parameters = {name: value.detach().expand(3, *value.shape).clone() for name, value in Net().named_parameters()}
     batch = [torch.randn(3, 5, 6), torch.randint(4, (3, 5))]
-    for _ in range(6):
+    for _ in range(30):
         step(parameters, {}, {}, batch, 0)
+    assert not step._recordings
+    step(parameters, {}, {}, batch, 0)
     assert len(step._recordings) == 1
 
 

@@ -47,8 +47,11 @@ def test_a_rank_without_clients_makes_the_same_choice(dropout):
 
 
 @pytest.mark.parametrize("partition", [IID(5), Dirichlet(5, alpha=0.5)], ids=["equal", "ragged"])
-def test_a_run_that_is_killed_before_its_steps_were_recorded_ends_like_an_uninterrupted_one(partition, tmp_path):
+def test_a_run_that_is_killed_before_its_steps_were_recorded_ends_like_an_uninterrupted_one(
+    partition, tmp_path, monkeypatch
+):
     """The uninterrupted run replays recordings in rounds in which the resumed one has not recorded its steps yet."""
+    monkeypatch.setattr("fl_lightning.client.vectorized.step._RUNS_BEFORE_RECORDING", 3)
     options = {"algorithm": "FedAvg", "partition": partition, "selection": RandomClients(count=3), "rounds": 4}
     options |= {"client": AT_ONCE, "epochs": 1}
     whole, trainer = run(module=momentum_net(), **options)
