@@ -20,6 +20,9 @@ _ELEMENTWISE: tuple[type[Optimizer], ...] = (
     *(optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax),
     *(optim.RMSprop, optim.Adagrad, optim.Adadelta, optim.ASGD, optim.Rprop),
 )
+#: number of weights from which stacked convolutions are no faster on a CPU. With two 5 x 5 convolutions, 20 samples per
+#: batch and one thread, Trainers took 1.5 times as long for 3,200 weights, and 0.98 times for 12,800.
+_LARGE_CONVOLUTION = 10_000
 _LIGHTNING_HOOKS = [name for name in vars(Callback) if name.startswith(("on_", "setup", "teardown"))]
 #: flags of a client's Trainer that vectorised training honours
 _FLAGS = ("gradient_clip_val", "gradient_clip_algorithm")
@@ -40,9 +43,17 @@ def check_module(module: LightningModule) -> None:
 
 
 def check_profitable(module: LightningModule) -> None:
-    """Reject a module that trains faster one client after another: convolutions of stacked models are slow on a CPU."""
-    if module.device.type == "cpu" and any(isinstance(layer, LAYER_KINDS["convolution"]) for layer in module.modules()):
-        raise CannotVectorizeError("that is faster for convolutions on a CPU")
+    """Reject a module that trains no slower one client after another: one with large convolutions, on a CPU.
+
+    The rule depends on the module only. If a stopwatch decided, a resumed run might train in another way.
+    """
+    if module.device.type != "cpu":
+        return
+    for name, layer in module.named_modules():
+        if isinstance(layer, LAYER_KINDS["convolution"]) and layer.weight.numel() > _LARGE_CONVOLUTION:
+            raise CannotVectorizeError(
+                f"{name} has {layer.weight.numel()} weights, and large convolutions are no faster at once on a CPU"
+            )
 
 
 def check_loader(loader: Any) -> None:

@@ -229,15 +229,25 @@ def test_auto_falls_back_and_says_why(caplog):
     assert caplog.text.count("Clients train one after another, because the training step of Net draws random") == 1
 
 
-def test_auto_trains_convolutions_one_after_another_on_a_cpu(caplog):
-    caplog.set_level("INFO")
-    fit(Images(), "auto")
-    assert "Clients train one after another, because that is faster for convolutions on a CPU" in caplog.text
+class LargeImages(Images):
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Conv2d(20, 21, 5)
 
 
-def test_auto_vectorises_what_it_can(caplog):
+def test_auto_trains_large_convolutions_one_after_another_on_a_cpu(caplog):
     caplog.set_level("INFO")
-    fit(Net(), "auto")
+    fit(LargeImages(), "auto")
+    assert (
+        "Clients train one after another, because unused has 10500 weights, and large convolutions are no faster at"
+        " once on a CPU" in caplog.text
+    )
+
+
+@pytest.mark.parametrize("module", [Net, Images])
+def test_auto_vectorises_what_it_can(module, caplog):
+    caplog.set_level("INFO")
+    fit(module(), "auto")
     assert "one after another" not in caplog.text
 
 
