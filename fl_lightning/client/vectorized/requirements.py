@@ -50,9 +50,10 @@ def check_profitable(module: LightningModule) -> None:
     if module.device.type != "cpu":
         return
     for name, layer in module.named_modules():
-        if isinstance(layer, LAYER_KINDS["convolution"]) and layer.weight.numel() > _LARGE_CONVOLUTION:
+        weight = getattr(layer, "weight", None) if isinstance(layer, LAYER_KINDS["convolution"]) else None
+        if isinstance(weight, Tensor) and weight.numel() > _LARGE_CONVOLUTION:
             raise CannotVectorizeError(
-                f"{name} has {layer.weight.numel()} weights, and large convolutions are no faster at once on a CPU"
+                f"{name} has {weight.numel()} weights, and large convolutions are no faster at once on a CPU"
             )
 
 
