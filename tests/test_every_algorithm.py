@@ -142,8 +142,20 @@ def run(algorithm, module=None, partition=None, selection=None, weighting="sampl
 IMPOSSIBLE = {("FedMA", "optimizer"), ("FedMA in one shot", "optimizer")}
 
 
-@each_algorithm
-@pytest.mark.parametrize("part", PARTS)
+#: algorithms with different aggregators, memories and client callbacks. With the others, single parts are slow tests.
+VARIED = ("FedAvg", "FedNNNN by layer", "FedDNA", "Scaffold", "FedMA", "Ditto")
+COMBINATIONS = [
+    pytest.param(
+        algorithm,
+        part,
+        marks=() if algorithm in VARIED or part in ("random clients", "everything at once") else pytest.mark.slow,
+    )
+    for algorithm in ALGORITHMS
+    for part in PARTS
+]
+
+
+@pytest.mark.parametrize(("algorithm", "part"), COMBINATIONS)
 def test_every_algorithm_works_with_every_other_part(algorithm, part):
     start = {name: value.clone() for name, value in fitting_model(algorithm).state_dict().items()}
     parts = {name: value for name, value in PARTS[part].items() if (algorithm, name) not in IMPOSSIBLE}

@@ -33,6 +33,7 @@ if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
     from lightning.pytorch.utilities.exceptions import SIGTERMException
     from lightning.pytorch.utilities.model_helpers import is_overridden
     from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only, rank_zero_warn
+    from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
     from lightning.pytorch.utilities.types import OptimizerLRScheduler
 else:
     from lightning_fabric.plugins.environments import LightningEnvironment
@@ -63,6 +64,7 @@ else:
     from pytorch_lightning.utilities.exceptions import SIGTERMException
     from pytorch_lightning.utilities.model_helpers import is_overridden
     from pytorch_lightning.utilities.rank_zero import rank_zero_info, rank_zero_only, rank_zero_warn
+    from pytorch_lightning.utilities.signature_utils import is_param_in_hook_signature
     from pytorch_lightning.utilities.types import OptimizerLRScheduler
 
 __all__ = [
@@ -95,6 +97,7 @@ __all__ = [
     "Tqdm",
     "Trainer",
     "is_overridden",
+    "is_param_in_hook_signature",
     "rank_zero_info",
     "rank_zero_only",
     "rank_zero_warn",

@@ -162,7 +162,10 @@ class LocalTraining:
         updates = (self._vectorized or self._trainers).train_cohort(clients, round)
         while True:
             with preserved_generators(), self._participants.no_autocast(), without_announcements():
-                update = next(updates, None)
+                try:
+                    update = next(updates, None)
+                except CannotVectorizeError as reason:  # a later batch, or a layer that is no longer frozen
+                    raise _refusal(reason) from reason
             if update is None:
                 return
             yield update
@@ -225,11 +228,13 @@ class LocalTraining:
             )
         except CannotVectorizeError as reason:
             if self.execution == "vectorized":
-                raise MisconfigurationError(
-                    f"client.execution=vectorized, but {reason}: set client.execution to trainer"
-                ) from reason
+                raise _refusal(reason) from reason
             rank_zero_info(f"Clients train one after another, because {reason}")
             return None
+
+
+def _refusal(reason: CannotVectorizeError) -> MisconfigurationError:
+    return MisconfigurationError(f"client.execution=vectorized, but {reason}: set client.execution to trainer")
 
 
 def _check_flags(flags: dict[str, Any]) -> None:

@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 import torch
 
@@ -7,10 +9,19 @@ UNLABELLED = ["--config", "run.yaml", "--data.source", "tests.cli.toys.Unlabelle
 LAST = "runs/run/version_0/checkpoints/last.ckpt"
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Return a folder for the runs of the first test, which the other tests copy."""
+    return tmp_path_factory.mktemp("trained") / "runs"
+
+
 @pytest.fixture
-def predict(run):
-    """Train, then return a function that predicts with the checkpoint."""
-    assert run("fit", "--config", "run.yaml")[0] == 0
+def predict(run, trained):
+    """Return a function that predicts with the checkpoint of a run."""
+    if not trained.exists():
+        assert run("fit", "--config", "run.yaml")[0] == 0
+        shutil.copytree("runs", trained)
+    shutil.copytree(trained, "runs", dirs_exist_ok=True)
     return lambda *arguments: run("predict", *arguments, "--ckpt_path", LAST)
 
 

@@ -42,7 +42,7 @@ from tests.gpu.runtime import runtime_calls, stream_waits
 _WAITING = {
     *("aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"),
     *("aten::bincount", "aten::equal", "aten::repeat_interleave", "aten::nonzero_static", "aten::_linalg_check_errors"),
-    *("aten::multinomial", "aten::histc"),
+    *("aten::multinomial", "aten::histc", "aten::allclose"),
 }
 _DETERMINISTIC: Any = torch.utils.deterministic
 #: copies to the device of at most this many bytes do not block (CUDA's programming guide, "Concurrent execution")

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.client.vectorized.requirements import CannotVectorizeError
 from fl_lightning.core.randomness import Generators
+from fl_lightning.core.transfer import to_device
 from fl_lightning.data.batches import TensorLoader
 
 
@@ -107,7 +108,7 @@ class CohortBatches:
             groups = []
             for rows in self._grouped(step, shapes):
                 batch = stack([batches[row] for row in rows])
-                places = torch.tensor(rows, device=tree_leaves(batch)[0].device)
+                places = to_device(torch.tensor(rows), tree_leaves(batch)[0].device)
                 groups.append(self._group(step, rows, places, batch))
             yield groups
 
@@ -149,9 +150,7 @@ def _index_arrays(loader: TensorLoader) -> list[np.ndarray]:
 def _on_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
     """Move arrays of indices to the device in one transfer."""
     flat = torch.from_numpy(np.concatenate([array.ravel() for array in arrays]))
-    if device.type == "cuda":
-        flat = flat.pin_memory()
-    parts = flat.to(device, non_blocking=True).split([array.size for array in arrays])
+    parts = to_device(flat, device).split([array.size for array in arrays])
     return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 

@@ -1,7 +1,6 @@
 """One training step of many clients, as a function of their stacked parameters, buffers and batches."""
 
 import dis
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,18 +8,19 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from fl_lightning._lightning.names import LightningModule
-from fl_lightning._lightning.stateless import NeedsTrainerError, stateless_copy
+from fl_lightning._lightning.stateless import NeedsTrainerError, stateless_copy, takes_batch_index
 from fl_lightning.client.vectorized.requirements import CannotVectorizeError, attributes, check_attributes
 from fl_lightning.core.state import StateDict
 
 #: gradients, buffers and losses of all clients
 Result = tuple[StateDict, StateDict, Tensor]
 
-#: how often a step of some shape runs before it is recorded, and how many shapes are recorded
-_RUNS_BEFORE_RECORDING = 3
+#: how often a step of some shape runs before it is recorded, and how many shapes are recorded. Recording takes as long
+#: as 50 steps of a small network, so it must not be done for a shape that hardly ever occurs.
+_RUNS_BEFORE_RECORDING = 30
 _MAX_RECORDINGS = 8
 
 
@@ -39,6 +39,7 @@ class ClientStep:
         self._wrapper = _TrainingStep(self.module)
         self._runs: dict[Any, int] = {}
         self._recordings: dict[Any, Callable[..., Result]] = {}
+        self._can_record = True
         #: whether the training step depends on the number of the batch
         self.reads_index = _reads_batch_index(type(module).training_step)
         self._vectorized = vmap(grad(self._loss, has_aux=True), in_dims=(0, 0, None, 0, None), randomness="error")
@@ -55,13 +56,16 @@ class ClientStep:
             batch: one batch per client, stacked.
             index: number of the batch in the local epoch.
         """
-        key = (tuple(parameters), tuple((leaf.shape, leaf.dtype) for leaf in tree_leaves(batch)))
+        leaves, structure = tree_flatten(batch)
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        key = (tuple(parameters), tuple(buffers), tuple(constants), str(structure), shapes)
         if key in self._recordings:
             with torch.no_grad():
                 return self._recordings[key](parameters, buffers, constants, batch)
         self._runs[key] = self._runs.get(key, 0) + 1
         if (
-            not self.reads_index
+            self._can_record
+            and not self.reads_index
             and self._runs[key] > _RUNS_BEFORE_RECORDING
             and len(self._recordings) < _MAX_RECORDINGS
         ):
@@ -88,9 +92,10 @@ class ClientStep:
             with torch.no_grad():
                 replayed = tree_leaves(on_copies(recording))
         except Exception:  # some operations of torch can be vectorised but not recorded, for example those of an LSTM
+            self._can_record = False
             return step
-        same = all(torch.equal(*pair) for pair in zip(replayed, tree_leaves(on_copies(step)), strict=True))
-        return recording if same else step
+        same = [(one == two).all() for one, two in zip(replayed, tree_leaves(on_copies(step)), strict=True)]
+        return recording if torch.stack(same).all() else step  # the only moment when the host waits for a GPU
 
     def _loss(
         self, parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any, index: int
@@ -111,14 +116,9 @@ class ClientStep:
         buffers = {name: value.clone() for name, value in self.module.named_buffers()}
         before, name = attributes(self.module), type(self.module).__name__
         try:
-            used = self._plain_gradients(batch)
-            gradients, _, _ = self._run(
-                _twice(parameters),
-                _twice(buffers),
-                constants,
-                tree_map(lambda leaf: torch.stack([leaf, leaf]), batch),
-                0,
-            )
+            used, expected = self._plain_step(batch)
+            twice = tree_map(lambda leaf: torch.stack([leaf, leaf]), (parameters, buffers, batch))
+            gradients, buffers, _ = self._run(twice[0], twice[1], constants, twice[2], 0)
         except CannotVectorizeError:
             raise
         except NeedsTrainerError as error:
@@ -127,17 +127,21 @@ class ClientStep:
             raise CannotVectorizeError(f"the training step of {name} {_explanation(error)}") from error
         check_attributes(before, attributes(self.module), self.module)
         for name, gradient in used.items():
-            if not torch.allclose(gradients[name][1], gradient, rtol=1e-3, atol=1e-5, equal_nan=True):
+            if not _close(gradients[name][1], gradient):
                 raise CannotVectorizeError(f"torch.vmap yields another gradient of {name} than a plain step")
+        for name, value in expected.items():
+            if not _close(buffers[name][1], value):
+                raise CannotVectorizeError(f"torch.vmap yields another {name} than a plain step")
         return list(used)
 
-    def _plain_gradients(self, batch: Any) -> StateDict:
-        """Return the gradients of a plain step; parameters that the loss does not use have none."""
+    def _plain_step(self, batch: Any) -> tuple[StateDict, StateDict]:
+        """Return the gradients of a plain step, none for parameters that the loss does not use, and the buffers."""
         trained = {name: value for name, value in self.module.named_parameters() if value.requires_grad}
         buffers = {f"module.{name}": value.clone() for name, value in self.module.named_buffers()}
         loss = functional_call(self._wrapper, buffers, (batch, 0))
         values = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-        return {name: value for name, value in zip(trained, values, strict=True) if value is not None}
+        gradients = {name: value for name, value in zip(trained, values, strict=True) if value is not None}
+        return gradients, {name.removeprefix("module."): value for name, value in buffers.items()}
 
 
 class _TrainingStep(nn.Module):
@@ -146,7 +150,7 @@ class _TrainingStep(nn.Module):
     def __init__(self, module: LightningModule) -> None:
         super().__init__()
         self.module = module
-        self._takes_index = len(inspect.signature(module.training_step).parameters) > 1
+        self._takes_index = takes_batch_index(module)
 
     def forward(self, batch: Any, index: int) -> Tensor:
         output = self.module.training_step(batch, index) if self._takes_index else self.module.training_step(batch)
@@ -163,11 +167,13 @@ def _reads_batch_index(training_step: Callable[..., Any]) -> bool:
         return True
     if code.co_argcount < 3:
         return False
-    return any(code.co_varnames[2] == operation.argval for operation in dis.get_instructions(code))
+    name = code.co_varnames[2]
+    read = [operation.argval for operation in dis.get_instructions(code)]  # from Python 3.13 on, also pairs of names
+    return any(value == name or (isinstance(value, tuple) and name in value) for value in read)
 
 
-def _twice(state: StateDict) -> StateDict:
-    return {name: torch.stack([value, value]) for name, value in state.items()}
+def _close(found: Tensor, expected: Tensor) -> bool:
+    return torch.allclose(found, expected, rtol=1e-3, atol=1e-5, equal_nan=True)
 
 
 def _explanation(error: Exception) -> str:

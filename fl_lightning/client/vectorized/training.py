@@ -18,6 +18,7 @@ from fl_lightning.client.vectorized.requirements import (
     CannotVectorizeError,
     check_callbacks,
     check_flags,
+    check_loader,
     check_module,
     check_optimizers,
     check_settings,
@@ -25,7 +26,7 @@ from fl_lightning.client.vectorized.requirements import (
 from fl_lightning.client.vectorized.stack import ModelStack
 from fl_lightning.client.vectorized.step import ClientStep
 from fl_lightning.core.errors import MisconfigurationError
-from fl_lightning.core.randomness import Generators, seed_for
+from fl_lightning.core.randomness import Generators, preserved_generators, seed_for
 from fl_lightning.core.round import Round
 from fl_lightning.core.update import ClientUpdate
 
@@ -91,9 +92,11 @@ class VectorizedTraining:
             optimizers, schedulers = configured_optimizers(self._step.module)
         except NeedsTrainerError as error:
             raise CannotVectorizeError(f"configure_optimizers of {type(module).__name__} {error}") from error
-        check_optimizers(optimizers, schedulers)
+        check_optimizers(self._step.module, optimizers, schedulers)
         self._has_schedulers = bool(schedulers)
-        self._used = self._step.probe(self._first_batch())
+        batch = self._first_batch()
+        with preserved_generators():  # dropout draws numbers before it is refused
+            self._used = self._step.probe(batch)
 
     def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
         """Train the clients, each from the round's start, and yield their updates, one chunk after another."""
@@ -114,7 +117,7 @@ class VectorizedTraining:
             loaders, self._epochs, self._prepare, generators, self._step.reads_index, self._max_batches
         )
         callbacks = [self._participants.copy_callbacks(client, round) for client in clients]
-        optimizer, schedulers, stack = self._begin(clients, round, callbacks)
+        optimizer, schedulers, stack = self._begin(clients, round, callbacks, generators)
         own = [_stacked_tensors(column) for column in zip(*callbacks, strict=True)]
         losses = torch.zeros(len(clients), device=self._device)
         rates = [0.0] * len(clients)
@@ -126,12 +129,12 @@ class VectorizedTraining:
 
         for number, groups in enumerate(batches):
             for group in groups:
-                loss = stack.take_gradients(self._step, group)
+                loss = stack.take_gradients(self._step, group).to(losses)
                 losses = losses + loss if group.where is None else losses.index_add(0, group.where, loss)
             for (_, callback), tensors in zip(callbacks[0], own, strict=True):
                 if overrides(callback, "on_gradients"):
                     stack.change_gradients(callback, tensors)
-            self._clip(stack)
+            self._clip(optimizer)
             active = [row for group in groups for row in group.rows]
             progress = Progress(*divmod(number, batches.num_batches[0]), batches.num_batches[0])
             with _changed_rates(optimizer, [callbacks[row] for row in active], progress):
@@ -163,22 +166,24 @@ class VectorizedTraining:
             yield update
 
     def _begin(
-        self, clients: list[int], round: Round, callbacks: list[KeyedCallbacks]
+        self,
+        clients: list[int],
+        round: Round,
+        callbacks: list[KeyedCallbacks],
+        generators: list[Generators],
     ) -> tuple[Optimizer, list[Any], ModelStack]:
         """Stack the clients' models and make the optimiser that moves them."""
         module = self._step.module
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name in self._trainable)
-        frozen = {name for _, callback in callbacks[0] for name in callback.frozen(module)}
+        frozen = _frozen(module, callbacks)
         for name in frozen:
             module.get_parameter(name).requires_grad_(False)
         trained = [name for name in self._used if name not in frozen]
         stack = ModelStack(module, trained, [round.start_of(client) for client in clients])
         (optimizer,), schedulers = configured_optimizers(module)
         names = {id(parameter): name for name, parameter in module.named_parameters()}
-        for client_callbacks in callbacks:
-            for _, callback in client_callbacks:
-                callback.on_client_start(module, [optimizer])
+        _start_clients(module, optimizer, callbacks, generators)
         for group in optimizer.param_groups:
             group["params"] = [
                 stack.parameters[names[id(parameter)]]
@@ -187,11 +192,12 @@ class VectorizedTraining:
             ]
         return optimizer, schedulers, stack
 
-    def _clip(self, stack: ModelStack) -> None:
+    def _clip(self, optimizer: Optimizer) -> None:
         """Clip each client's gradient, as ``gradient_clip_val`` and ``gradient_clip_algorithm`` say."""
-        if not self._clip_value:
+        if self._clip_value is None or self._clip_value <= 0:
             return
-        gradients = [value.grad for value in stack.parameters.values() if value.grad is not None]
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if not self._clip_norm:
             for gradient in gradients:
                 gradient.clamp_(-self._clip_value, self._clip_value)
@@ -205,7 +211,9 @@ class VectorizedTraining:
         data = self._participants.data
         client = data.cohort(0)[0]
         with Generators(seed_for("client", data.seed, 0, client)):
-            batch = next(iter(self._participants.loader(client, 0)))
+            loader = self._participants.loader(client, 0)
+            check_loader(loader)
+            batch = next(iter(loader))
             batch = batch if self._prepare is None else self._prepare(batch)
         check_batch(batch)
         return batch
@@ -225,8 +233,46 @@ def _trainable(module: nn.Module) -> set[str]:
 def _names(module: nn.Module) -> dict[str, str]:
     """Return the entries of a module's state, with the name under which ``named_parameters`` or buffers have each."""
     kept = {id(value): name for name, value in [*module.named_parameters(), *module.named_buffers()]}
-    state = module.state_dict(keep_vars=True)
-    return {name: kept[id(value)] for name, value in state.items() if isinstance(value, Tensor)}
+    state = {name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
+    for name, value in state.items():
+        if id(value) not in kept:
+            raise CannotVectorizeError(f"{name} in the state of {type(module).__name__} is no parameter or buffer")
+    return {name: kept[id(value)] for name, value in state.items()}
+
+
+def _frozen(module: LightningModule, clients: Sequence[KeyedCallbacks]) -> set[str]:
+    """Return the parameters that the clients' callbacks freeze, which must be the same for all clients."""
+    frozen = [{name for _, callback in callbacks for name in callback.frozen(module)} for callbacks in clients]
+    if any(names != frozen[0] for names in frozen):
+        raise _differ("freezes different parameters for different clients")
+    return frozen[0]
+
+
+def _start_clients(
+    module: LightningModule,
+    optimizer: Optimizer,
+    clients: Sequence[KeyedCallbacks],
+    generators: Sequence[Generators],
+) -> None:
+    """Call ``on_client_start`` for every client. All find the same optimiser, and must leave it with equal settings."""
+    configured, left = _settings(optimizer), None
+    for callbacks, own_generators in zip(clients, generators, strict=True):
+        for group, settings in zip(optimizer.param_groups, configured, strict=True):
+            group.update(settings)
+        with own_generators:
+            for _, callback in callbacks:
+                callback.on_client_start(module, [optimizer])
+        if left is not None and _settings(optimizer) != left:
+            raise _differ("gives clients different settings of the optimiser")
+        left = _settings(optimizer)
+
+
+def _settings(optimizer: Optimizer) -> list[dict[str, Any]]:
+    return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+
+
+def _differ(what: str) -> MisconfigurationError:
+    return MisconfigurationError(f"client.execution=vectorized, but a callback {what}: set client.execution to trainer")
 
 
 def _stacked_tensors(callbacks: Sequence[tuple[str, ClientCallback]]) -> dict[str, Tensor]:
@@ -245,10 +291,7 @@ def _changed_rates(optimizer: Optimizer, clients: Sequence[KeyedCallbacks], prog
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         changed = {_changed_rate(rate, callbacks, progress) for callbacks in clients}
         if len(changed) > 1:
-            raise MisconfigurationError(
-                "client.execution=vectorized, but a callback gives clients different learning rates:"
-                " set client.execution to trainer"
-            )
+            raise _differ("gives clients different learning rates")
         group["lr"] = changed.pop()
     yield
     for group, rate in zip(optimizer.param_groups, rates, strict=True):

@@ -2,13 +2,15 @@
 
 import pytest
 import torch
-from pytorch_lightning import Callback
+from pytorch_lightning import Callback, LightningDataModule
 from torch import nn
+from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
 from fl_lightning import LocalTraining
 from fl_lightning.callbacks import ClientCallback, FederatedServer
 from fl_lightning.core.errors import MisconfigurationError
+from tests.client.vectorized.test_equality import OfDictionaries, Samples
 from tests.test_every_algorithm import Images
 from tests.toys import Net, federate
 
@@ -109,6 +111,46 @@ class Cumulative(Net):
         self.layers[1] = nn.BatchNorm1d(8, momentum=None)
 
 
+class TensorRate(Net):
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=torch.tensor(0.01))
+
+
+class Foreign(Net):
+    def configure_optimizers(self):
+        return torch.optim.SGD([*self.parameters(), nn.Parameter(torch.zeros(3))], lr=0.1)
+
+
+class Clips(Net):
+    def clip_gradients(self, *arguments, **options):
+        pass
+
+
+class Remembers(Net):
+    last = None
+
+    def training_step(self, batch, batch_idx):
+        self.last = super().training_step(batch, batch_idx).detach()
+        return super().training_step(batch, batch_idx)
+
+
+class SkipsSmall(Net):
+    """Skips small batches, which the first batch of the first client is not."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) if len(batch[0]) > 7 else None
+
+
+class FreezesOne(ClientCallback):
+    def frozen(self, module):
+        return ["layers.0.weight"] if self.client == 1 else []
+
+
+class RateOfItsOwn(ClientCallback):
+    def on_client_start(self, module, optimizers):
+        optimizers[0].param_groups[0]["lr"] = 0.1 + self.client
+
+
 class Watcher(Callback):
     pass
 
@@ -139,6 +181,11 @@ def fit(module, execution="vectorized", **client):
         (Two, "there are 2 optimisers, not one"),
         (Plateau, "ReduceLROnPlateau does not step after every epoch or every batch"),
         (Cumulative, "the training step of Cumulative reads the value of a tensor"),
+        (TensorRate, "the learning rate is a tensor, not a number"),
+        (Foreign, "the optimiser has a parameter that Foreign does not have"),
+        (Clips, "Clips has clip_gradients, which a Trainer calls"),
+        (Remembers, "the training step of Remembers changes self.last"),
+        (SkipsSmall, "the training step of SkipsSmall returns no loss"),
         (lambda: Net(dropout=0.5), "the training step of Net draws random numbers, for example in dropout"),
     ],
 )
@@ -156,6 +203,8 @@ def test_modules_are_refused_by_name(module, reason):
     [
         ({"callbacks": [Watcher()]}, "Watcher is a callback of Lightning, which a Trainer calls"),
         ({"callbacks": [Clocked()]}, "Clocked has on_train_epoch_start, which a Trainer calls"),
+        ({"callbacks": [FreezesOne()]}, "a callback freezes different parameters for different clients"),
+        ({"callbacks": [RateOfItsOwn()]}, "a callback gives clients different settings of the optimiser"),
         ({"accumulate_grad_batches": 2}, "client.accumulate_grad_batches is a flag of a Trainer"),
     ],
 )
@@ -164,21 +213,41 @@ def test_callbacks_and_flags_are_refused_by_name(client, reason):
         fit(Net(), **client)
 
 
+class WithWorkers(LightningDataModule):
+    def train_dataloader(self):
+        return DataLoader(Samples(), batch_size=8, shuffle=True, num_workers=1)
+
+
+def test_a_loader_with_workers_is_refused():
+    with pytest.raises(MisconfigurationError, match="the source's loader has workers, which load the batches of one"):
+        federate(OfDictionaries(), WithWorkers(), server=FederatedServer(client=LocalTraining(execution="vectorized")))
+
+
 def test_auto_falls_back_and_says_why(caplog):
     caplog.set_level("INFO")
     fit(Net(dropout=0.5), "auto")
     assert caplog.text.count("Clients train one after another, because the training step of Net draws random") == 1
 
 
-def test_auto_trains_convolutions_one_after_another_on_a_cpu(caplog):
-    caplog.set_level("INFO")
-    fit(Images(), "auto")
-    assert "Clients train one after another, because that is faster for convolutions on a CPU" in caplog.text
+class LargeImages(Images):
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Conv2d(20, 21, 5)
 
 
-def test_auto_vectorises_what_it_can(caplog):
+def test_auto_trains_large_convolutions_one_after_another_on_a_cpu(caplog):
     caplog.set_level("INFO")
-    fit(Net(), "auto")
+    fit(LargeImages(), "auto")
+    assert (
+        "Clients train one after another, because unused has 10500 weights, and large convolutions are no faster at"
+        " once on a CPU" in caplog.text
+    )
+
+
+@pytest.mark.parametrize("module", [Net, Images])
+def test_auto_vectorises_what_it_can(module, caplog):
+    caplog.set_level("INFO")
+    fit(module(), "auto")
     assert "one after another" not in caplog.text
 
 
