@@ -1,13 +1,18 @@
 """The training loop of clients that have nothing to observe a step with."""
 
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
-from fl_lightning._lightning.names import LightningModule, Precision, Trainer, is_overridden
+from fl_lightning._lightning.names import (
+    LightningModule,
+    Precision,
+    Trainer,
+    is_overridden,
+    is_param_in_hook_signature,
+)
 from fl_lightning._lightning.package import PACKAGE
 
 if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
@@ -36,13 +41,14 @@ class PlainEpochLoop(_TrainingEpochLoop):
     """
 
     _plain: bool | None = None
-    _arguments = 2
+    _takes_index = True
 
     def advance(self, data_fetcher: Any) -> None:
         """Run a single training batch."""
         if self._plain is None:
             self._plain = _can_be_plain(self.trainer) and not isinstance(data_fetcher, _DataLoaderIterDataFetcher)
-            self._arguments = len(inspect.signature(self.trainer.lightning_module.training_step).parameters)
+            step = self.trainer.lightning_module.training_step
+            self._takes_index = is_param_in_hook_signature(step, "batch_idx", min_args=2)
         if not self._plain or self.restarting:
             super().advance(data_fetcher)
             return
@@ -58,10 +64,10 @@ class PlainEpochLoop(_TrainingEpochLoop):
         progress.increment_ready()
         trainer._logger_connector.on_batch_start(batch)
         progress.increment_started()
-        step = self.automatic_optimization.optim_progress.optimizer.step
-        step.increment_ready()
-        strategy.plain_step(lambda: _training_step(module, strategy, batch, index, self._arguments))
-        step.increment_completed()
+        steps = self.automatic_optimization.optim_progress.optimizer.step
+        steps.increment_ready()
+        strategy.plain_step(lambda: _training_step(module, strategy, batch, index, self._takes_index))
+        steps.increment_completed()
         progress.increment_processed()
         self.update_lr_schedulers("step", update_plateau_schedulers=False)
         if self._num_ready_batches_reached():
@@ -73,10 +79,10 @@ class PlainEpochLoop(_TrainingEpochLoop):
             trainer._logger_connector.update_train_step_metrics()
 
 
-def _training_step(module: LightningModule, strategy: Any, batch: Any, index: int, arguments: int) -> Tensor | None:
+def _training_step(module: LightningModule, strategy: Any, batch: Any, index: int, takes_index: bool) -> Tensor | None:
     """Run the module's step, with the note that ``self.log`` needs, and return its loss."""
     module._current_fx_name = "training_step"
-    output = strategy.training_step(batch, index) if arguments > 1 else strategy.training_step(batch)
+    output = strategy.training_step(batch, index) if takes_index else strategy.training_step(batch)
     module._current_fx_name = None
     loss: Tensor | None = output.get("loss") if isinstance(output, dict) else output
     return loss
