@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fl_lightning._lightning.client_module import without_compilation
+from fl_lightning._lightning.client_module import CURRENT_HOOK, without_compilation
 from fl_lightning._lightning.delegation import delegate_hooks
 from fl_lightning._lightning.hparams import adopt_hyper_parameters
 from fl_lightning._lightning.names import Callback, LightningModule, Trainer, is_overridden
@@ -98,6 +98,9 @@ class FederatedModule(LightningModule):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute that only the module has on the module, where the module's methods look for it."""
+        if name == CURRENT_HOOK:  # Lightning sets it twenty times per batch
+            self.__dict__[name] = value
+            return
         module = None if name.startswith("_") or hasattr(type(self), name) else self._wrapped()
         if module is None or name == "module" or name in self.__dict__ or not hasattr(module, name):
             super().__setattr__(name, value)

@@ -48,6 +48,9 @@ CONTESTANTS = {
         processes=2,
         tasks=("T2",),
     ),
+    "ours-ddp-vectorized": Contestant(
+        "fl_lightning, vectorized, 2 processes", "ours.py", ("execution=vectorized", "processes=2"), processes=2
+    ),
     "ours-ddp": Contestant("fl_lightning, 2 processes", "ours.py", ("processes=2",), processes=2),
     "pfl": Contestant("Apple pfl", "peer_pfl.py", peer="pfl"),
     "fluke": Contestant("fluke", "peer_fluke.py", peer="fluke"),

@@ -14,6 +14,9 @@ from fl_lightning._lightning.names import Callback, LightningModule, rank_zero_i
 # write one checkpoint per client.
 _RUN_ONCE = ("prepare_data", "setup", "configure_model", "configure_callbacks", "teardown")
 
+#: the attribute in which a module notes the hook that it is in
+CURRENT_HOOK = "_current_fx_name"
+
 
 def client_copy(module: LightningModule, uncopied: list[str] | None = None) -> LightningModule:
     """Copy a module for a client, without its Trainer and without the hooks that have already run.
@@ -101,7 +104,7 @@ class _FastAttributes:
         """Do not run the user's ``__init_subclass__``, which may register the class."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "_current_fx_name":
+        if name == CURRENT_HOOK:
             self.__dict__[name] = value
         else:
             super().__setattr__(name, value)

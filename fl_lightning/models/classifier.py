@@ -92,9 +92,12 @@ class Classifier(LightningModule):
         logits = self(inputs)
         metrics.update(logits, labels)
         self.log(f"{stage}/loss", functional.cross_entropy(logits, labels), batch_size=len(labels))
+        first = metrics.get_submodule("accuracy")
+        assert isinstance(first, Metric)
+        if first.update_count > 1:  # Lightning computes metrics after the last batch, so logging them once is enough
+            return
         for name, metric in metrics.items(copy_state=False):  # the metrics of a group share their state
-            if metric.update_count <= 1:  # Lightning computes a metric after the last batch, so once is enough
-                self.log(name, metric, prog_bar=name == "val/accuracy", batch_size=len(labels))
+            self.log(name, metric, prog_bar=name == "val/accuracy", batch_size=len(labels))
 
 
 class _Accuracy(MulticlassRecall):
