@@ -1,4 +1,4 @@
-"""What only decorates a run must never end it."""
+"""Keep errors in optional output from ending a run."""
 
 import functools
 import traceback

@@ -15,7 +15,7 @@ from fl_lightning.core.errors import MisconfigurationError
 
 
 def explain_client_metrics(trainer: Trainer, validated: Collection[str], logged: Collection[str]) -> None:
-    """Reject a callback that monitors a metric which only the clients log, with what makes it work.
+    """Reject a callback that monitors a metric that only the clients log; the message says how to log it.
 
     Args:
         trainer: the server's Trainer, at the end of a round.
@@ -39,5 +39,5 @@ def remove_learning_rate_monitor(trainer: Trainer) -> None:
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     kept = [callback for callback in callbacks if not isinstance(callback, LearningRateMonitor)]
     if len(kept) < len(callbacks):
-        rank_zero_info("LearningRateMonitor: the run logs the clients' learning rate as train/learning_rate")
+        rank_zero_info("LearningRateMonitor was removed: the run logs the clients' rate as train/learning_rate")
         trainer.callbacks = kept  # type: ignore[attr-defined]

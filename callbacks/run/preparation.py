@@ -88,7 +88,7 @@ def refuse_tuners(trainer: Trainer) -> None:
 def belongs_to_clients(callback: Callback) -> bool:
     """Return whether a callback that the module configures runs on the clients instead of the server.
 
-    Those do that have hooks for batches or optimiser steps of training, because the server's only batch is a list of
+    It does if it has hooks for batches or optimiser steps of training, because the server's only batch is a list of
     clients. The hooks that Lightning's own callbacks have do not count: ModelCheckpoint, for example, has some.
     """
     if isinstance(callback, ClientCallback):

@@ -1,4 +1,4 @@
-"""The training loop of clients that have nothing to observe a step with."""
+"""The training loop of clients whose steps no hook or callback observes."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -80,7 +80,7 @@ class PlainEpochLoop(_TrainingEpochLoop):
 
 
 def _training_step(module: LightningModule, strategy: Any, batch: Any, index: int, takes_index: bool) -> Tensor | None:
-    """Run the module's step, with the note that ``self.log`` needs, and return its loss."""
+    """Run the module's step, with the hook name set that ``self.log`` needs, and return its loss."""
     module._current_fx_name = "training_step"
     output = strategy.training_step(batch, index) if takes_index else strategy.training_step(batch)
     module._current_fx_name = None

@@ -1,6 +1,6 @@
-"""Copies of a module that cost only what is changed afterwards.
+"""Copies of a module that take memory only for what is changed afterwards.
 
-``copy.deepcopy`` alone copies every tensor, stops at locks and open files, rejects tensors that were computed (such as
+``copy.deepcopy`` alone copies every tensor, fails on locks and open files, rejects tensors that were computed (such as
 the weight of ``torch.nn.utils.weight_norm``), and leaves functions that refer to the module with the original.
 """
 
@@ -96,7 +96,7 @@ def _find_culprit(error: Exception) -> tuple[str, Any]:
 
 
 def _check_shareable(name: str, value: Any, error: Exception) -> None:
-    """Reject what a client would hand on to the next one in the state in which it left it."""
+    """Reject an object that would carry one client's state over to the next."""
     if isinstance(value, GeneratorType):
         raise MisconfigurationError(
             f"{name} is a generator, which cannot be copied, so a client would continue where the last one stopped:"

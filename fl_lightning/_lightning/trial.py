@@ -31,7 +31,7 @@ _OWN_ATTRIBUTES = frozenset(vars(LightningModule()))
 
 
 def try_step(trainer: Trainer, module: LightningModule, loaders: Sequence[Any], stage: str) -> str | None:
-    """Run the step on the first batches of each loader, and return what speaks against sharing, or None.
+    """Run the step on the first batches of each loader, and return what prevents sharing, or None.
 
     Args:
         trainer: the server's Trainer.
@@ -88,7 +88,7 @@ class _WatchingStrategy(ClientStrategy):
         super().__init__(module.device)
         self.world_size = trainer.world_size
         self.global_rank = trainer.global_rank
-        #: the first finding that speaks against sharing
+        #: the first finding that prevents sharing
         self.finding: str | None = None
         self._step: str | None = None
 

@@ -67,7 +67,7 @@ class ClientCallback(Callback):
         """Called when a client is about to train, with its module and its optimisers."""
 
     def learning_rate(self, rate: float, progress: Progress) -> float:
-        """Return the learning rate of a step, given that of the optimiser, its scheduler and earlier callbacks."""
+        """Return a step's learning rate, given the rate from the optimiser, its scheduler and earlier callbacks."""
         return rate
 
     def own_tensors(self) -> StateDict:
@@ -108,7 +108,7 @@ class ClientCallback(Callback):
             self._frozen.append((parameter, parameter.detach().clone()))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin with the client."""
+        """Call :meth:`on_client_start` and collect the client's own tensors."""
         self.on_client_start(pl_module, trainer.optimizers)
         self._own = self.own_tensors()
 

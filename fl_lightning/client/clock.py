@@ -35,7 +35,7 @@ def check_clock(clock: str, flags: dict[str, Any]) -> None:
 
 
 class ClientClock:
-    """Sets a client's Trainer to where the client stands in a round.
+    """Sets a Trainer's epoch, step and schedulers to where its client starts a round.
 
     With ``run``, a client stands where it would stand if it had taken part in every round so far. This is the run's
     past, not the client's own: a function of the round's number. So all clients of a round anneal alike, however often
@@ -71,7 +71,7 @@ class ClientClock:
         trainer.strategy.on_optimizers = lambda: self._start(trainer, round, logged)
 
     def check_steps(self, trainer: ClientTrainer, steps: int) -> None:
-        """Warn if a client took another number of steps than the clock counts for a round."""
+        """Warn if a client's number of steps differs from what the clock counts for a round."""
         if trainer.round_steps is not None and steps != trainer.round_steps:
             self._warn(
                 f"a client took {steps} optimiser steps in a round, but clock=run counts {trainer.round_steps}, one per"

@@ -9,16 +9,16 @@ from fl_lightning.core.round import Round
 
 
 class MonitorNotKnownError(Exception):
-    """Whether the clients log a metric that a scheduler monitors is not known before one of them has trained."""
+    """Raised if no client has trained yet, so it is unknown whether clients log the metric of a scheduler."""
 
 
 def check_monitors(
     configs: Sequence[Any], round: Round, logged: Collection[str] | None, only_validation: bool
 ) -> list[str]:
-    """Reject a scheduler whose metric will never be there, and return the metrics that the server has yet to measure.
+    """Reject a scheduler whose metric will never exist, and return the metrics that the server has yet to measure.
 
     Validation runs on the server, so a client gets the values of the last validation. Metrics that clients log
-    themselves are there as in any Trainer.
+    themselves are available as in any Trainer.
 
     Args:
         configs: Lightning's configurations of the schedulers.

@@ -1,4 +1,4 @@
-"""The clients of a round, as every kind of local training meets them: their batches, callbacks and updates."""
+"""The clients of a round, as every kind of local training sees them: their batches, callbacks and updates."""
 
 import copy
 from collections.abc import Sequence

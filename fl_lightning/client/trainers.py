@@ -31,7 +31,7 @@ class TrainerPerClient:
         batches_in_place: whether batches are already on the device and no hook of the module or the data changes them.
         epochs: the number of local epochs.
         clock: whether a client's time begins again in every round.
-        log_metrics: names or beginnings of names of the metrics that clients report.
+        log_metrics: names, or prefixes of names, of the metrics that clients report.
         max_batches: stop every client after this many batches, for a trial run.
         flags: further flags of the Trainer.
     """
@@ -159,7 +159,7 @@ class TrainerPerClient:
         return change
 
     def _logged_by(self, trainer: Trainer) -> dict[str, Tensor]:
-        """Return those metrics that the client logged and that are asked for, as they were when its training ended."""
+        """Return the requested metrics that the client logged, with their values at the end of its training."""
         if self.logged_names is not None and not self._log_metrics:
             return {}
         from_server = _strategy(trainer).server_metrics
@@ -169,7 +169,7 @@ class TrainerPerClient:
             for wanted in self._log_metrics:
                 if not any(name.startswith(wanted) for name in own):
                     known = ", ".join(sorted(own)) or "nothing"
-                    rank_zero_warn(f"log_metrics has {wanted!r}, but what a client logged is {known}")
+                    rank_zero_warn(f"log_metrics has {wanted!r}, but a client logged {known}")
         return {name: value for name, value in own.items() if name.startswith(self._log_metrics)}
 
 

@@ -28,8 +28,8 @@ from fl_lightning.core.store import ClientStore
 from fl_lightning.core.update import ClientUpdate
 from fl_lightning.data import FederatedDataModule
 
-# Lightning's warnings about clients that users cannot act on. The last does not apply, because all ranks evaluate on
-# the same data.
+# Lightning's warnings about clients that users cannot act on. The last does not apply, because evaluation
+# synchronises values without sync_dist.
 _NOISE = (
     ".*number of training batches .* is smaller than the logging interval",
     ".*does not have many workers",
@@ -59,7 +59,7 @@ class LocalTraining:
         clock: with ``round``, a client's epoch, step and schedulers begin again in every round. With ``run``, they go
             on over the run, as if the client had taken part in every round so far.
         log_metrics: metrics that the module logs in training and whose mean over the clients the run is to log under
-            the same name. Each entry is a name or how names begin: ``train_loss``, ``train/``.
+            the same name. Each entry is a name or a prefix of names: ``train_loss``, ``train/``.
         trainer_flags: further flags of the client's Trainer, such as ``gradient_clip_val`` or ``precision``.
     """
 
@@ -126,7 +126,7 @@ class LocalTraining:
             max_batches: stop every client after this many batches, for a trial run.
         """
         if self.memory_format == "channels_last":
-            module.to(memory_format=torch.channels_last)  # of the global model, so that evaluation is as fast
+            module.to(memory_format=torch.channels_last)  # the global model, so that evaluation is fast too
         model = ClientModel(module)
         #: the parts of the global model's state, as they were when the fit began
         self.layout = StateLayout(module)
@@ -165,7 +165,7 @@ class LocalTraining:
                 try:
                     update = next(updates, None)
                 except CannotVectorizeError as reason:  # a later batch, or a layer that is no longer frozen
-                    raise _refusal(reason) from reason
+                    raise _refusal(reason, self.execution) from reason
             if update is None:
                 return
             yield update
@@ -228,13 +228,13 @@ class LocalTraining:
             )
         except CannotVectorizeError as reason:
             if self.execution == "vectorized":
-                raise _refusal(reason) from reason
+                raise _refusal(reason, self.execution) from reason
             rank_zero_info(f"Clients train one after another, because {reason}")
             return None
 
 
-def _refusal(reason: CannotVectorizeError) -> MisconfigurationError:
-    return MisconfigurationError(f"client.execution=vectorized, but {reason}: set client.execution to trainer")
+def _refusal(reason: CannotVectorizeError, execution: str) -> MisconfigurationError:
+    return MisconfigurationError(f"client.execution={execution}, but {reason}: set client.execution to trainer")
 
 
 def _check_flags(flags: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ _SETTINGS = (
 class SlicedLoader(DataLoader):
     """A DataLoader that takes whole batches from tensors, without fetching and collating single samples.
 
-    It yields what the DataLoader yields that it is made from, in the same order, on the device of the tensors.
+    It yields the same batches as the DataLoader that it is made from, in the same order, on the tensors' device.
     """
 
     tensors: tuple[Tensor, ...]

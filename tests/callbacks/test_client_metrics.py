@@ -94,7 +94,7 @@ def test_monitoring_what_only_clients_log_is_explained(kind, tmp_path):
 
 
 def test_a_name_that_no_client_logs_is_pointed_out():
-    with pytest.warns(UserWarning, match="log_metrics has 'trian', but what a client logged is train/samples, train_l"):
+    with pytest.warns(UserWarning, match="log_metrics has 'trian', but a client logged train/samples, train_l"):
         train(["trian"])
 
 

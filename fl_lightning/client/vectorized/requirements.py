@@ -1,4 +1,4 @@
-"""What vectorised training cannot do. Every reason completes the sentence "clients cannot train at once, because"."""
+"""What vectorised training cannot do: reasons that follow "Clients train one after another, because" in a message."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ def check_module(module: LightningModule) -> None:
 
 
 def check_profitable(module: LightningModule) -> None:
-    """Reject a module that trains no slower one client after another: one with large convolutions, on a CPU.
+    """Reject a module that vectorised training would not speed up: on a CPU, one with large convolutions.
 
     The rule depends on the module only. If a stopwatch decided, a resumed run might train in another way.
     """
@@ -53,7 +53,7 @@ def check_profitable(module: LightningModule) -> None:
         weight = getattr(layer, "weight", None) if isinstance(layer, LAYER_KINDS["convolution"]) else None
         if isinstance(weight, Tensor) and weight.numel() > _LARGE_CONVOLUTION:
             raise CannotVectorizeError(
-                f"{name} has {weight.numel()} weights, and large convolutions are no faster at once on a CPU"
+                f"{name} has {weight.numel()} weights, and stacking large convolutions gains nothing on a CPU"
             )
 
 
@@ -84,7 +84,7 @@ def check_flags(flags: Mapping[str, Any]) -> None:
 def check_settings(local_training: "LocalTraining") -> None:
     """Reject settings of local training that only a Trainer can follow."""
     if local_training.clock == "run":
-        raise CannotVectorizeError("client.clock=run, which a Trainer keeps")
+        raise CannotVectorizeError("client.clock=run needs a Trainer per client")
     if local_training.log_metrics:
         raise CannotVectorizeError("client.log_metrics is set, and a Trainer collects what clients log")
 

@@ -128,10 +128,10 @@ class ClientStep:
         check_attributes(before, attributes(self.module), self.module)
         for name, gradient in used.items():
             if not _close(gradients[name][1], gradient):
-                raise CannotVectorizeError(f"torch.vmap yields another gradient of {name} than a plain step")
+                raise CannotVectorizeError(f"the gradient of {name} from torch.vmap differs from a plain step's")
         for name, value in expected.items():
             if not _close(buffers[name][1], value):
-                raise CannotVectorizeError(f"torch.vmap yields another {name} than a plain step")
+                raise CannotVectorizeError(f"{name} from torch.vmap differs from a plain step's")
         return list(used)
 
     def _plain_step(self, batch: Any) -> tuple[StateDict, StateDict]:

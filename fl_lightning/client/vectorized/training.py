@@ -25,7 +25,6 @@ from fl_lightning.client.vectorized.requirements import (
 )
 from fl_lightning.client.vectorized.stack import ModelStack
 from fl_lightning.client.vectorized.step import ClientStep
-from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import Generators, preserved_generators, seed_for
 from fl_lightning.core.round import Round
 from fl_lightning.core.update import ClientUpdate
@@ -231,12 +230,12 @@ def _trainable(module: nn.Module) -> set[str]:
 
 
 def _names(module: nn.Module) -> dict[str, str]:
-    """Return the entries of a module's state, with the name under which ``named_parameters`` or buffers have each."""
+    """Map each entry of a module's state to its name in ``named_parameters`` or ``named_buffers``."""
     kept = {id(value): name for name, value in [*module.named_parameters(), *module.named_buffers()]}
     state = {name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
     for name, value in state.items():
         if id(value) not in kept:
-            raise CannotVectorizeError(f"{name} in the state of {type(module).__name__} is no parameter or buffer")
+            raise CannotVectorizeError(f"{name} of {type(module).__name__} is neither a parameter nor a buffer")
     return {name: kept[id(value)] for name, value in state.items()}
 
 
@@ -271,8 +270,8 @@ def _settings(optimizer: Optimizer) -> list[dict[str, Any]]:
     return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
 
 
-def _differ(what: str) -> MisconfigurationError:
-    return MisconfigurationError(f"client.execution=vectorized, but a callback {what}: set client.execution to trainer")
+def _differ(what: str) -> CannotVectorizeError:
+    return CannotVectorizeError(f"a callback {what}")
 
 
 def _stacked_tensors(callbacks: Sequence[tuple[str, ClientCallback]]) -> dict[str, Tensor]:
