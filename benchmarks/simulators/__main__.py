@@ -33,7 +33,6 @@ from tasks import TASKS, Data, Sizes, draw
 
 def main() -> None:
     arguments = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that contestants and temporary files go, too
     keys = [key for key in CONTESTANTS if key == "plain" or key in arguments.contestants]
     sizes = Sizes(arguments.clients, arguments.samples, arguments.test_samples)
     data = Data(arguments.data, sizes)
@@ -88,4 +87,5 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that contestants and temporary files go, too
     main()

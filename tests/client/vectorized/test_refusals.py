@@ -239,8 +239,8 @@ def test_auto_trains_large_convolutions_one_after_another_on_a_cpu(caplog):
     caplog.set_level("INFO")
     fit(LargeImages(), "auto")
     assert (
-        "Clients train one after another, because unused has 10500 weights, and large convolutions are no faster at"
-        " once on a CPU" in caplog.text
+        "Clients train one after another, because unused has 10500 weights, and stacking large convolutions gains"
+        " nothing on a CPU" in caplog.text
     )
 
 
