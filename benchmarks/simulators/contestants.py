@@ -51,6 +51,19 @@ CONTESTANTS = {
     "ours-ddp-vectorized": Contestant(
         "fl_lightning, vectorized, 2 processes", "ours.py", ("execution=vectorized", "processes=2"), processes=2
     ),
+    "ours-vectorized-bf16": Contestant(
+        "fl_lightning, vectorized, bf16",
+        "ours.py",
+        ("execution=vectorized", "precision=bf16-mixed"),
+        tasks=("T1", "T3"),
+    ),
+    "ours-ddp-vectorized-bf16": Contestant(
+        "fl_lightning, vectorized, bf16, 2 processes",
+        "ours.py",
+        ("execution=vectorized", "precision=bf16-mixed", "processes=2"),
+        processes=2,
+        tasks=("T1", "T3"),
+    ),
     "ours-ddp": Contestant("fl_lightning, 2 processes", "ours.py", ("processes=2",), processes=2),
     "pfl": Contestant("Apple pfl", "peer_pfl.py", peer="pfl"),
     "fluke": Contestant("fluke", "peer_fluke.py", peer="fluke"),

@@ -68,8 +68,9 @@ def main() -> None:
     turns = Turns("fl_lightning", "pytorch-lightning")
     options: dict[str, Any] = dict(option.split("=") for option in turns.options)
     processes = int(options.pop("processes", 1))
+    precision = options.get("precision", "32-true")  # a flag of both Trainers, the server's and a client's
     for option in options:
-        if option not in inspect.signature(LocalTraining).parameters:
+        if option != "precision" and option not in inspect.signature(LocalTraining).parameters:
             turns.skip(f"LocalTraining has no argument {option} yet")
     contest = turns.contest(processes)
 
@@ -89,6 +90,7 @@ def main() -> None:
         callbacks=[server, TakeTurns(turns if is_first else None)],
         accelerator="cpu",
         devices=processes,
+        precision=precision,
         strategy="ddp" if processes > 1 else "auto",
         logger=False,
         enable_checkpointing=False,

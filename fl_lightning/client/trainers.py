@@ -66,15 +66,15 @@ class TrainerPerClient:
         if max_batches is not None:
             self._template.stop_after(max_batches)
 
-    def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
-        """Train the clients one after another, each from the round's start, and yield their updates one by one."""
+    def train_together(self, clients: Sequence[int], round: Round) -> Iterator[list[ClientUpdate]]:
+        """Train the clients one after another, each from the round's start, and yield each update by itself."""
         for client in clients:
             try:
                 update = self._train(client, round)
             except MonitorNotKnownError:
                 self._train_on_trial(client, round)
                 update = self._train(client, round)
-            yield update
+            yield [update]
         gc.collect()  # Trainers are reference cycles
 
     def train_personal(

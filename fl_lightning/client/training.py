@@ -159,16 +159,16 @@ class LocalTraining:
 
     def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
         """Train the clients, each from the round's start, and yield their updates one by one."""
-        updates = (self._vectorized or self._trainers).train_cohort(clients, round)
+        groups = (self._vectorized or self._trainers).train_together(clients, round)
         while True:
             with preserved_generators(), self._participants.no_autocast(), without_announcements():
                 try:
-                    update = next(updates, None)
+                    updates = next(groups, None)
                 except CannotVectorizeError as reason:  # a later batch, or a layer that is no longer frozen
                     raise _refusal(reason, self.execution) from reason
-            if update is None:
+            if updates is None:
                 return
-            yield update
+            yield from updates
 
     def train_personal(
         self, client: int, round: Round, start: Mapping[str, Tensor], callbacks: Sequence[Callback]

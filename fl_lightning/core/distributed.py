@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -64,12 +65,13 @@ def gather_messages(
         (note, [(name, str(value.dtype).removeprefix("torch."), list(value.shape)) for name, value in tensors.items()])
         for note, tensors in messages
     ]
-    header = to_device(torch.frombuffer(bytearray(json.dumps(described).encode()), dtype=torch.uint8), device)
+    text = json.dumps(described) if described else ""
+    header = to_device(torch.from_numpy(np.frombuffer(bytearray(text.encode()), dtype=np.uint8)), device)
     values = [to_device(value, device).flatten().view(torch.uint8) for _, each in messages for value in each.values()]
     gathered: list[tuple[Any, StateDict]] = []
     for length, buffer in _gather_buffers(len(header), torch.cat([header, *values])):
         begin = length
-        for note, entries in json.loads(bytes(buffer[:length].tolist())):
+        for note, entries in json.loads(bytes(buffer[:length].tolist()) or b"[]"):
             tensors: StateDict = {}
             for name, kind, shape in entries:
                 dtype = getattr(torch, kind)
@@ -105,6 +107,8 @@ def _gather_buffers(header: int, buffer: Tensor) -> list[tuple[int, Tensor]]:
     lengths = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(lengths, own)
     sizes = torch.stack(lengths).tolist()
+    if not any(size for _, size in sizes):
+        return []
     sent = buffer.new_zeros(max(size for _, size in sizes))
     sent[: len(buffer)] = buffer
     received = [torch.empty_like(sent) for _ in sizes]

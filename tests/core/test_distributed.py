@@ -48,6 +48,15 @@ def count_collectives() -> Counter:
     return calls
 
 
+def test_ranks_without_messages_exchange_lengths_only(tmp_path):
+    def check(rank):
+        calls = count_collectives()
+        assert gather_messages([], CPU) == []
+        assert calls == {"all_gather": 1}
+
+    on_two_ranks(check, tmp_path)
+
+
 def messages_of(rank: int) -> list[tuple[object, dict[str, torch.Tensor]]]:
     """Return what a rank sends: nothing at rank zero, then types of every size, at odd positions, and empty tensors."""
     if rank == 0:

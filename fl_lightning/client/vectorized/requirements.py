@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -25,7 +26,9 @@ _ELEMENTWISE: tuple[type[Optimizer], ...] = (
 _LARGE_CONVOLUTION = 10_000
 _LIGHTNING_HOOKS = [name for name in vars(Callback) if name.startswith(("on_", "setup", "teardown"))]
 #: flags of a client's Trainer that vectorised training honours
-_FLAGS = ("gradient_clip_val", "gradient_clip_algorithm")
+_FLAGS = ("gradient_clip_val", "gradient_clip_algorithm", "precision")
+#: precisions that need neither a scaler nor weights of another type, by the type in which they multiply matrices
+_PRECISIONS = {None: None, 32: None, "32": None, "32-true": None, "bf16-mixed": torch.bfloat16}
 
 
 class CannotVectorizeError(Exception):
@@ -79,6 +82,16 @@ def check_flags(flags: Mapping[str, Any]) -> None:
     for flag in flags:
         if flag not in _FLAGS:
             raise CannotVectorizeError(f"client.{flag} is a flag of a Trainer")
+    if flags.get("precision") not in _PRECISIONS:
+        precision = flags["precision"]
+        raise CannotVectorizeError(f"client.precision={precision} needs a Trainer; 32-true and bf16-mixed do not")
+
+
+def autocast(flags: Mapping[str, Any], device: torch.device) -> torch.autocast:
+    """Return the context in which clients compute their gradients, as the flag ``precision`` says."""
+    dtype = _PRECISIONS[flags.get("precision")]
+    # Under torch.vmap, a cached cast would outlive the parameters that it was made from.
+    return torch.autocast(device.type, dtype, enabled=dtype is not None, cache_enabled=False)
 
 
 def check_settings(local_training: "LocalTraining") -> None:

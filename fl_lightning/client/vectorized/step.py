@@ -2,16 +2,17 @@
 
 import dis
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from fl_lightning._lightning.names import LightningModule
 from fl_lightning._lightning.stateless import NeedsTrainerError, stateless_copy, takes_batch_index
+from fl_lightning.client.vectorized.recording import record
 from fl_lightning.client.vectorized.requirements import CannotVectorizeError, attributes, check_attributes
 from fl_lightning.core.state import StateDict
 
@@ -88,7 +89,7 @@ class ClientStep:
             return function(parameters, {name: value.clone() for name, value in buffers.items()}, constants, batch)
 
         try:
-            recording = on_copies(make_fx(step))
+            recording = on_copies(partial(record, step))
             with torch.no_grad():
                 replayed = tree_leaves(on_copies(recording))
         except Exception:  # some operations of torch can be vectorised but not recorded, for example those of an LSTM
@@ -173,7 +174,11 @@ def _reads_batch_index(training_step: Callable[..., Any]) -> bool:
 
 
 def _close(found: Tensor, expected: Tensor) -> bool:
-    return torch.allclose(found, expected, rtol=1e-3, atol=1e-5, equal_nan=True)
+    """Return whether two tensors differ by rounding only, which is coarse under autocast."""
+    if not torch.is_autocast_enabled(found.device.type):
+        return torch.allclose(found, expected, rtol=1e-3, atol=1e-5, equal_nan=True)
+    largest = float(expected.nan_to_num().abs().max()) if expected.numel() else 0.0
+    return torch.allclose(found, expected, rtol=0.05, atol=0.05 * largest, equal_nan=True)
 
 
 def _explanation(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """Local training of many clients at once."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from fl_lightning.client.participants import KeyedCallbacks, Participants, keyed
 from fl_lightning.client.vectorized.batches import CohortBatches, check_batch
 from fl_lightning.client.vectorized.requirements import (
     CannotVectorizeError,
+    autocast,
     check_callbacks,
     check_flags,
     check_loader,
@@ -71,6 +72,7 @@ class VectorizedTraining:
         self._clip_value = flags.get("gradient_clip_val")
         self._clip_norm = flags.get("gradient_clip_algorithm") != "value"
         self._device = module.device
+        self._autocast = autocast(flags, self._device)
         source = participants.data.source
         self._prepare = None if batches_in_place else batch_preparation(module, source, self._device)
         self._module = module
@@ -87,6 +89,7 @@ class VectorizedTraining:
         self._trainable = _trainable(module)
         self._step = ClientStep(module)
         self._names = _names(self._step.module)
+        self._parameters = dict(self._step.module.named_parameters())
         try:
             optimizers, schedulers = configured_optimizers(self._step.module)
         except NeedsTrainerError as error:
@@ -94,11 +97,11 @@ class VectorizedTraining:
         check_optimizers(self._step.module, optimizers, schedulers)
         self._has_schedulers = bool(schedulers)
         batch = self._first_batch()
-        with preserved_generators():  # dropout draws numbers before it is refused
+        with preserved_generators(), self._autocast:  # dropout draws numbers before it is refused
             self._used = self._step.probe(batch)
 
-    def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
-        """Train the clients, each from the round's start, and yield their updates, one chunk after another."""
+    def train_together(self, clients: Sequence[int], round: Round) -> Iterator[list[ClientUpdate]]:
+        """Train the clients, each from the round's start, and yield the updates of one chunk after another."""
         if _trainable(self._module) != self._trainable:  # a callback of the server has frozen or unfrozen layers
             self._prepare_step()
         groups: dict[int, list[int]] = {}
@@ -107,9 +110,9 @@ class VectorizedTraining:
             groups.setdefault(key, []).append(client)
         for group in groups.values():
             for start in range(0, len(group), self._chunk):
-                yield from self._train(group[start : start + self._chunk], round)
+                yield self._train(group[start : start + self._chunk], round)
 
-    def _train(self, clients: list[int], round: Round) -> Iterator[ClientUpdate]:
+    def _train(self, clients: list[int], round: Round) -> list[ClientUpdate]:
         generators = [Generators(seed_for("client", round.seed, round.number, client)) for client in clients]
         loaders = [self._participants.loader(client, round.number) for client in clients]
         batches = CohortBatches(
@@ -128,7 +131,8 @@ class VectorizedTraining:
 
         for number, groups in enumerate(batches):
             for group in groups:
-                loss = stack.take_gradients(self._step, group).to(losses)
+                with self._autocast:
+                    loss = stack.take_gradients(self._step, group).to(losses)
                 losses = losses + loss if group.where is None else losses.index_add(0, group.where, loss)
             for (_, callback), tensors in zip(callbacks[0], own, strict=True):
                 if overrides(callback, "on_gradients"):
@@ -150,19 +154,20 @@ class VectorizedTraining:
             steps_done = number + 1
             self._participants.local_training.report_progress(clients_done)
 
+        updates = []
         for row, client in enumerate(clients):
-            state = stack.state(row, self._names)
-            with generators[row]:
+            with generators[row] if callbacks[row] else nullcontext():  # without callbacks, nothing is random here
                 update = self._participants.update(
                     client,
                     round,
-                    state,
+                    stack.state(row, self._names),
                     callbacks[row],
                     num_steps=batches.num_steps[row],
                     learning_rate=rates[row],
                     metrics={"loss": losses[row] / batches.num_steps[row]},
                 )
-            yield update
+            updates.append(update)
+        return updates
 
     def _begin(
         self,
@@ -173,15 +178,15 @@ class VectorizedTraining:
     ) -> tuple[Optimizer, list[Any], ModelStack]:
         """Stack the clients' models and make the optimiser that moves them."""
         module = self._step.module
-        for name, parameter in module.named_parameters():
+        for name, parameter in self._parameters.items():
             parameter.requires_grad_(name in self._trainable)
         frozen = _frozen(module, callbacks)
         for name in frozen:
-            module.get_parameter(name).requires_grad_(False)
+            self._parameters[name].requires_grad_(False)
         trained = [name for name in self._used if name not in frozen]
         stack = ModelStack(module, trained, [round.start_of(client) for client in clients])
         (optimizer,), schedulers = configured_optimizers(module)
-        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        names = {id(parameter): name for name, parameter in self._parameters.items()}
         _start_clients(module, optimizer, callbacks, generators)
         for group in optimizer.param_groups:
             group["params"] = [
@@ -254,6 +259,8 @@ def _start_clients(
     generators: Sequence[Generators],
 ) -> None:
     """Call ``on_client_start`` for every client. All find the same optimiser, and must leave it with equal settings."""
+    if not any(clients):
+        return
     configured, left = _settings(optimizer), None
     for callbacks, own_generators in zip(clients, generators, strict=True):
         for group, settings in zip(optimizer.param_groups, configured, strict=True):

@@ -261,6 +261,15 @@ def test_a_step_that_runs_often_is_recorded():
     assert len(step._recordings) == 1
 
 
+@each_partition
+def test_mixed_precision(partition):
+    """Both executions differ from float32, and from each other by less than that, because they sum in other orders."""
+    trainers, vectorized = states(Net, PARTITIONS[partition], epochs=2, precision="bf16-mixed")
+    exact = end("vectorized", Net, PARTITIONS[partition], epochs=2)
+    assert 1e-5 < largest_difference(exact, vectorized) < 1e-2
+    assert largest_difference(trainers, vectorized) < 2e-3
+
+
 def test_a_cohort_of_two_hundred_clients():
     trainers, vectorized = states(Net, IID(200), rounds=1, source=Many())
     assert largest_difference(trainers, vectorized) < 1e-6

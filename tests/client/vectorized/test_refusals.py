@@ -206,6 +206,7 @@ def test_modules_are_refused_by_name(module, reason):
         ({"callbacks": [FreezesOne()]}, "a callback freezes different parameters for different clients"),
         ({"callbacks": [RateOfItsOwn()]}, "a callback gives clients different settings of the optimiser"),
         ({"accumulate_grad_batches": 2}, "client.accumulate_grad_batches is a flag of a Trainer"),
+        ({"precision": "64-true"}, "client.precision=64-true needs a Trainer; 32-true and bf16-mixed do not"),
     ],
 )
 def test_callbacks_and_flags_are_refused_by_name(client, reason):
