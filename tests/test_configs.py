@@ -1,6 +1,5 @@
 """The papers' settings: every config in configs/data runs, on tiny files in the formats of the real data sets."""
 
-import fcntl
 from pathlib import Path
 
 import pytest
@@ -41,14 +40,6 @@ def data(tmp_path, monkeypatch) -> Path:
     write_tiny_imagenet(root)
     write_tweets(root, [(4 * (row % 2), f"user{row % 7}", f"word{row % 11} again") for row in range(600)])
     return root
-
-
-@pytest.fixture
-def alone(tmp_path_factory):
-    """Run one such test at a time, because each has a network of up to a gigabyte."""
-    with open(tmp_path_factory.getbasetemp().parent / "alone.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 @pytest.mark.parametrize("config", COMPLETE, ids=lambda path: path.stem)
