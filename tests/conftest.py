@@ -37,6 +37,7 @@ def _reproducible(monkeypatch: pytest.MonkeyPatch):
 def alone(tmp_path_factory):
     """Let no other test use much memory meanwhile."""
     with turn(tmp_path_factory):
+        gc.collect()
         yield
 
 
