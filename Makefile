@@ -3,7 +3,7 @@ BIN := .venv/bin
 # The package laid out as it is installed, with callbacks/ inside: mypy, import-linter and MkDocs ignore package-dir.
 TREE := .venv/tree
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Return freed memory to the system, so that two test processes fit into 3 GB.
+# Return freed memory to the system, so that two test processes and what they start fit into 2.5 GB.
 PYTEST := MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=1000000 $(BIN)/python -m pytest -n auto
 
 # Reuses the packages of .venv, so that torch is installed once.

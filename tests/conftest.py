@@ -7,11 +7,17 @@ import numpy as np
 import pytest
 
 from tests.runs import write_config
+from tests.turns import turn
 
 # They need libraries that are not installed here; `make test-thirdparty` runs them.
 collect_ignore = ["thirdparty"]
 # Tests fork, which a process that has used a GPU must not do. Those in tests/gpu have an emulated one.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the longest test, so that another one that uses much memory need not wait for it."""
+    items.sort(key=lambda item: "tests/gpu/" not in item.nodeid)
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +31,14 @@ def _reproducible(monkeypatch: pytest.MonkeyPatch):
     seed_everything(0, verbose=False)
     yield
     os.environ.pop("PL_SEED_WORKERS", None)
+
+
+@pytest.fixture
+def alone(tmp_path_factory):
+    """Let no other test use much memory meanwhile."""
+    with turn(tmp_path_factory):
+        gc.collect()
+        yield
 
 
 @pytest.fixture

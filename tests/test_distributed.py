@@ -123,7 +123,7 @@ def test_the_command_line_runs_on_two_processes_and_resumes(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_line_starts_its_second_process_itself(tmp_path):
+def test_the_command_line_starts_its_second_process_itself(alone, tmp_path):
     def command(*arguments):
         arguments = [sys.executable, "-m", "fl_lightning.cli", *map(str, arguments)]
         process = subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True, timeout=240)

@@ -18,6 +18,7 @@ from fl_lightning._lightning.names import (
 )
 from fl_lightning._lightning.server_trainer import save_at_epoch_end, summarise, synchronises_batch_norm
 from fl_lightning._lightning.tensorboard import tensorboard_loggers
+from fl_lightning._lightning.training_step import BATCH_HOOKS
 from fl_lightning.callbacks.round_callback import RoundCallback
 from fl_lightning.callbacks.run.checkpoint import LastRound
 from fl_lightning.callbacks.run.hparams import HyperParameters
@@ -30,11 +31,6 @@ from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.module import FederatedModule
 
-#: hooks that Lightning calls for every batch or optimiser step of training
-_TRAINING_HOOKS = (
-    *("on_train_batch_start", "on_train_batch_end", "on_before_backward", "on_after_backward"),
-    *("on_before_optimizer_step", "on_before_zero_grad"),
-)
 _VALIDATION_HOOKS = tuple(hook for hook in dir(Callback) if hook.startswith("on_validation_"))
 
 
@@ -95,7 +91,7 @@ def belongs_to_clients(callback: Callback) -> bool:
         return True
     if isinstance(callback, RoundCallback | Checkpoint | ProgressBar):
         return False
-    if not any(_is_users(callback, hook) for hook in _TRAINING_HOOKS):
+    if not any(_is_users(callback, hook) for hook in BATCH_HOOKS):
         return False
     for hook in _VALIDATION_HOOKS:
         if _is_users(callback, hook):

@@ -6,14 +6,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
-from fl_lightning._lightning.names import (
-    LightningModule,
-    Precision,
-    Trainer,
-    is_overridden,
-    is_param_in_hook_signature,
-)
+from fl_lightning._lightning.names import LightningModule, Precision, Trainer
 from fl_lightning._lightning.package import PACKAGE
+from fl_lightning._lightning.training_step import step_hooks, takes_batch_index, training_loss
 
 if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
     from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
@@ -21,12 +16,6 @@ if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
 else:
     from pytorch_lightning.loops.fetchers import _DataLoaderIterDataFetcher
     from pytorch_lightning.loops.training_epoch_loop import _TrainingEpochLoop
-
-#: hooks of a module that Lightning calls within a step
-_STEP_HOOKS = (
-    *("on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
-    *("on_before_optimizer_step", "configure_gradient_clipping", "backward", "optimizer_step", "optimizer_zero_grad"),
-)
 
 
 def use_plain_steps(trainer: Trainer) -> None:
@@ -47,8 +36,7 @@ class PlainEpochLoop(_TrainingEpochLoop):
         """Run a single training batch."""
         if self._plain is None:
             self._plain = _can_be_plain(self.trainer) and not isinstance(data_fetcher, _DataLoaderIterDataFetcher)
-            step = self.trainer.lightning_module.training_step
-            self._takes_index = is_param_in_hook_signature(step, "batch_idx", min_args=2)
+            self._takes_index = takes_batch_index(self.trainer.lightning_module)
         if not self._plain or self.restarting:
             super().advance(data_fetcher)
             return
@@ -82,9 +70,8 @@ class PlainEpochLoop(_TrainingEpochLoop):
 def _training_step(module: LightningModule, strategy: Any, batch: Any, index: int, takes_index: bool) -> Tensor | None:
     """Run the module's step, with the hook name set that ``self.log`` needs, and return its loss."""
     module._current_fx_name = "training_step"
-    output = strategy.training_step(batch, index) if takes_index else strategy.training_step(batch)
+    loss = training_loss(strategy.training_step, batch, index, takes_index)
     module._current_fx_name = None
-    loss: Tensor | None = output.get("loss") if isinstance(output, dict) else output
     return loss
 
 
@@ -102,7 +89,7 @@ def _can_be_plain(trainer: Trainer) -> bool:
     return (
         module.automatic_optimization
         and not trainer.callbacks  # type: ignore[attr-defined]
-        and not any(is_overridden(hook, module) for hook in _STEP_HOOKS)
+        and not step_hooks(module)
         and type(trainer.precision_plugin) is Precision
         and trainer.accumulate_grad_batches == 1
         and not trainer.gradient_clip_val

@@ -7,16 +7,9 @@ from typing import Any, NoReturn
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.client_module import client_copy
-from fl_lightning._lightning.names import LightningModule, is_overridden, is_param_in_hook_signature
+from fl_lightning._lightning.names import LightningModule
 from fl_lightning._lightning.package import PACKAGE
 
-#: hooks of a module that only a Trainer calls during training
-_TRAINING_HOOKS = (
-    *("on_fit_start", "on_fit_end", "on_train_start", "on_train_end", "on_train_epoch_start", "on_train_epoch_end"),
-    *("on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
-    *("on_before_optimizer_step", "backward", "optimizer_step", "optimizer_zero_grad", "lr_scheduler_step"),
-    *("configure_gradient_clipping", "clip_gradients"),
-)
 #: what a module can read only with a Trainer
 _TRAINER_ATTRIBUTES = ("trainer", "current_epoch", "global_step", "logger", "loggers", "optimizers", "lr_schedulers")
 
@@ -32,16 +25,6 @@ def stateless_copy(module: LightningModule) -> LightningModule:
     copy.log = copy.log_dict = _ignore  # type: ignore[method-assign]
     copy.__class__ = _without_trainer(type(copy))  # type: ignore[arg-type]
     return copy
-
-
-def training_hooks(module: LightningModule) -> list[str]:
-    """Return the hooks of local training that a module overrides."""
-    return [hook for hook in _TRAINING_HOOKS if is_overridden(hook, module)]
-
-
-def takes_batch_index(module: LightningModule) -> bool:
-    """Return whether Lightning passes the number of the batch to a module's training step."""
-    return is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
 
 
 def configured_optimizers(module: LightningModule) -> tuple[list[Optimizer], list[Any]]:

@@ -5,17 +5,15 @@ leaves nothing behind but what it logs.
 """
 
 import warnings
-import zlib
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
+from fl_lightning._lightning.attributes import describe_attributes, first_change
 from fl_lightning._lightning.client_module import client_copy
 from fl_lightning._lightning.delegation import with_loaders
 from fl_lightning._lightning.names import LightningModule, Trainer
@@ -24,10 +22,8 @@ from fl_lightning._lightning.trainer import ClientStrategy, TrainerTemplate
 from fl_lightning.core.randomness import generator_states, preserved_generators
 
 _BATCHES = 2
-#: longer containers are assumed to be tables, not something that a step fills
-_LONGEST = 1000
-#: attributes that every module has, which Lightning and torch change themselves
-_OWN_ATTRIBUTES = frozenset(vars(LightningModule()))
+#: what changes in every step, and is checked in another way
+_METRICS = (Metric, MetricCollection)
 
 
 def try_step(trainer: Trainer, module: LightningModule, loaders: Sequence[Any], stage: str) -> str | None:
@@ -122,14 +118,14 @@ class _WatchingStrategy(ClientStrategy):
         module = self.lightning_module
         assert module is not None
         self._step = f"{type(module).__name__}.{name}"
-        attributes, generators, exchanges = _attributes(module), generator_states(), _count_exchanges()
-        computed_before = _computed_metrics(module)
+        attributes, computed_before = describe_attributes(module, _METRICS), _computed_metrics(module)
+        generators, exchanges = generator_states(), _count_exchanges()
         output = step(*args, **kwargs)
         if _count_exchanges() != exchanges:
             self._note_exchange()
         if generator_states() != generators:
             self._note("draws random numbers")
-        if changed := _first_change(attributes, _attributes(module)):
+        if changed := first_change(attributes, describe_attributes(module, _METRICS)):
             self._note(f"changes self.{changed}")
         for computed in _computed_metrics(module) - computed_before:
             self._note(f"computes the metric {computed} before all batches are seen")
@@ -159,48 +155,3 @@ def _computed_metrics(module: LightningModule) -> set[str]:
     """Return the names of the metrics whose ``compute`` was called after their last update."""
     metrics = {name: layer for name, layer in module.named_modules() if isinstance(layer, Metric)}
     return {name for name, metric in metrics.items() if metric._computed is not None}
-
-
-def _attributes(module: LightningModule) -> dict[str, Any]:
-    """Return a description of every attribute that a step could change, except metrics."""
-    found = {}
-    metrics = tuple(
-        name for name, layer in module.named_modules() if isinstance(layer, Metric | MetricCollection) and name
-    )
-    for prefix, layer in module.named_modules():
-        if any(prefix == name or prefix.startswith(f"{name}.") for name in metrics):
-            continue
-        values = {name: value for name, value in vars(layer).items() if name not in _OWN_ATTRIBUTES}
-        for name, value in {**values, **dict(layer.named_buffers(recurse=False))}.items():
-            found[f"{prefix}.{name}" if prefix else name] = _describe(value)
-    return found
-
-
-def _first_change(before: dict[str, Any], after: dict[str, Any]) -> str | None:
-    return next((name for name in {**after, **before} if before.get(name, before) != after.get(name, after)), None)
-
-
-def _describe(value: Any) -> Any:
-    """Return something that is equal before and after a step if the step does not change the value."""
-    if isinstance(value, Tensor):
-        data = value.detach().cpu().contiguous().reshape(-1)
-        return tuple(value.shape), zlib.crc32(data.view(torch.uint8).numpy().tobytes())
-    if isinstance(value, str | bytes | int | float | complex | None):
-        return value
-    if isinstance(value, Mapping) and len(value) <= _LONGEST:
-        return _Same(value), [(_describe(key), _describe(item)) for key, item in value.items()]
-    if isinstance(value, list | tuple | deque | set) and len(value) <= _LONGEST:
-        return _Same(value), [_describe(item) for item in value]
-    return _Same(value)
-
-
-class _Same:
-    """Equal to another one only if it holds the same object."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.value is self.value
-
-    __hash__ = None  # type: ignore[assignment]

@@ -25,7 +25,7 @@ def benchmark_modules(monkeypatch):
             del sys.modules[name]
 
 
-def test_the_plain_loop_and_ours_end_with_the_same_model(benchmark_modules, monkeypatch, tmp_path):
+def test_the_plain_loop_and_ours_end_with_the_same_model(alone, benchmark_modules, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["simulators", *TINY.split(), "--out", str(tmp_path)])
     runpy.run_path(str(FOLDER), run_name="__main__")
     plain, ours = json.loads((tmp_path / "results.json").read_text())["tasks"]["T1"]

@@ -70,7 +70,7 @@ def test_an_unfinished_suite_is_checked_in_another_process(tmp_path):
     assert not packages & HEAVY
 
 
-def test_the_help_of_fit_imports_lightning_once_and_no_library_for_data_or_logs():
+def test_the_help_of_fit_imports_lightning_once_and_no_library_for_data_or_logs(alone):
     packages, out = imported("fit", "--help")
     assert out.startswith("usage: fl-lightning fit")
     assert not packages & {"lightning", "sklearn", "tensorboard"}

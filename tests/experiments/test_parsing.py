@@ -12,7 +12,7 @@ from tests.runs import REPOSITORY
 DEMO = ["--config", str(REPOSITORY / "configs" / "demo.yaml")]
 
 
-def test_command_lines_are_completed_or_refused_each_on_its_own(tmp_path, monkeypatch, capfd):
+def test_command_lines_are_completed_or_refused_each_on_its_own(alone, tmp_path, monkeypatch, capfd):
     (tmp_path / "talkative.py").write_text("from fl_lightning.data import IID\nprint('imported')\nclass Mine(IID): ...")
     monkeypatch.chdir(tmp_path)
     good = [*DEMO, "--client.epochs", "7", "--data.partition", "talkative.Mine", "--data.partition.num_clients", "5"]

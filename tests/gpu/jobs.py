@@ -5,13 +5,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.gpu.runtime import unavailable
 from tests.runs import REPOSITORY
+from tests.turns import shared_folder, turn
 
 
 class Jobs:
@@ -19,12 +19,13 @@ class Jobs:
 
     Args:
         jobs: what to run, as ``kind: case``.
-        folder: folder that all test processes of the session share.
+        factory: names the folder that all test processes of the session share.
     """
 
-    def __init__(self, jobs: list[str], folder: Path) -> None:
+    def __init__(self, jobs: list[str], factory: pytest.TempPathFactory) -> None:
         self._jobs = jobs
-        self._file = folder / f"emulated_gpu_{jobs[0].replace(': ', '_')}.json"
+        self._factory = factory
+        self._file = shared_folder(factory) / f"emulated_gpu_{jobs[0].replace(': ', '_')}.json"
 
     def result(self, job: str) -> dict[str, Any]:
         """Return a job's result, after running the whole group if no test has done so yet."""
@@ -34,7 +35,8 @@ class Jobs:
         with open(self._file.with_suffix(".lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not self._file.exists():
-                self._run()
+                with turn(self._factory):
+                    self._run()
         result = json.loads(self._file.read_text())[job]
         assert "error" not in result, result["error"]
         return result
@@ -46,9 +48,3 @@ class Jobs:
             command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=1800, check=False
         )
         assert process.returncode == 0, process.stdout[-2000:] + process.stderr[-4000:]
-
-
-def shared_folder(factory: pytest.TempPathFactory) -> Path:
-    """Return a folder that is the same in all test processes of the session."""
-    base = factory.getbasetemp()
-    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base

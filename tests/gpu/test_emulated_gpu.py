@@ -7,7 +7,7 @@ complete.
 import pytest
 
 from tests.gpu.checks import CHECKS
-from tests.gpu.jobs import Jobs, shared_folder
+from tests.gpu.jobs import Jobs
 
 COMPARED = ["FedNNNN by layer", "FedDNA", "FedMA", "augmented pictures"]
 AT_ONCE = [f"{name}, all clients at once" for name in ("FedAvg", "FedNNNN", "FedProx", "Scaffold")]
@@ -24,7 +24,7 @@ JOBS = [
 
 @pytest.fixture
 def jobs(tmp_path_factory):
-    return Jobs(JOBS, shared_folder(tmp_path_factory))
+    return Jobs(JOBS, tmp_path_factory)
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.gpu.cases import CASES
-from tests.gpu.jobs import Jobs, shared_folder
+from tests.gpu.jobs import Jobs
 from tests.gpu.runtime import unavailable
 from tests.runs import REPOSITORY
 from tests.test_every_algorithm import ALGORITHMS
@@ -27,13 +27,12 @@ CHEAP = [name for name in CASES if not any(word in name for word in WAITING)]
 @pytest.fixture
 def result(request, tmp_path_factory):
     """Return a function that returns a job's result. The jobs of one kind share a process."""
-    folder = shared_folder(tmp_path_factory)
     kinds = {"compare": list(CASES), "resume": STATEFUL, "two devices": STATEFUL, "budget": CHEAP}
-    groups = {kind: Jobs([f"{kind}: {name}" for name in names], folder) for kind, names in kinds.items()}
+    groups = {kind: Jobs([f"{kind}: {name}" for name in names], tmp_path_factory) for kind, names in kinds.items()}
     return lambda kind, name: groups[kind].result(f"{kind}: {name}")
 
 
-def test_the_tests_themselves_can_run_on_a_machine_with_a_gpu(tmp_path):
+def test_the_tests_themselves_can_run_on_a_machine_with_a_gpu(alone):
     """Such a machine is emulated without kernels, so a test fails if it uses the GPU, or if it forks after that."""
     if reason := unavailable():
         pytest.skip(reason)

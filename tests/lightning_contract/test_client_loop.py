@@ -2,13 +2,16 @@
 
 import pytest
 import torch
-from pytorch_lightning import Callback
+from pytorch_lightning import Callback, Trainer
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fl_lightning import LocalTraining
 from fl_lightning._lightning import client_loop
 from fl_lightning._lightning.client_loop import PlainEpochLoop
+from fl_lightning._lightning.training_step import _FIT_HOOKS, _STEP_HOOKS, BATCH_HOOKS, step_hooks, training_hooks
 from fl_lightning.callbacks import FederatedServer
-from tests.toys import Net, federate, identical
+from fl_lightning.core.errors import MisconfigurationError
+from tests.toys import Blobs, Net, federate, identical
 
 
 class Observer(Callback):
@@ -80,15 +83,46 @@ class Hooked(Net):
         self.seen = True
 
 
+class Clips(Net):
+    """Lightning calls this in every step, whatever ``gradient_clip_val`` is."""
+
+    def clip_gradients(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
+        torch.nn.utils.clip_grad_norm_(self.parameters(), 0.1)
+
+
 @pytest.mark.parametrize(
     ("module", "flags"),
-    [(Hooked(), {}), (Net(), {"gradient_clip_val": 0.1}), (Net(), {"accumulate_grad_batches": 2})],
+    [(Hooked(), {}), (Clips(), {}), (Net(), {"gradient_clip_val": 0.1}), (Net(), {"accumulate_grad_batches": 2})],
 )
 def test_steps_that_something_observes_or_changes_are_not_plain(module, flags, monkeypatch):
     monkeypatch.setattr(
         "fl_lightning._lightning.trainer.step_plainly", lambda *_: pytest.fail("a step without its hooks")
     )
     federate(module, server=FederatedServer(client=LocalTraining(**flags)))
+
+
+class ReturnsNoLoss(Net):
+    def training_step(self, batch, batch_idx):
+        return {"error": super().training_step(batch, batch_idx)}
+
+
+@pytest.mark.parametrize("execution", ["trainer", "vectorized"])
+def test_a_step_without_a_loss_is_refused_as_in_lightning(execution):
+    with pytest.raises(MisconfigurationException, match="'loss' key needs to be present"):
+        Trainer(fast_dev_run=True, logger=False).fit(ReturnsNoLoss(), Blobs())
+    with pytest.raises(MisconfigurationError, match="a dictionary of error, which has no loss: return a tensor"):
+        federate(ReturnsNoLoss(), server=FederatedServer(client=LocalTraining(execution=execution)))
+
+
+def test_the_hooks_of_a_batch_are_all_that_lightning_has():
+    found = {name for name in vars(Callback) if name.startswith(("on_train_batch_", "on_before_", "on_after_"))}
+    assert found == set(BATCH_HOOKS), "training_step.BATCH_HOOKS decides which steps are plain"
+
+
+def test_every_hook_of_training_is_a_method_of_lightnings_modules():
+    everything = type("Everything", (Net,), {name: lambda self: None for name in (*_FIT_HOOKS, *_STEP_HOOKS)})
+    assert set(training_hooks(everything())) == {*_FIT_HOOKS, *_STEP_HOOKS}
+    assert set(step_hooks(everything())) == set(_STEP_HOOKS)
 
 
 def test_the_loop_that_is_replaced_has_what_it_needs():

@@ -1,5 +1,4 @@
 import copy
-from functools import cache
 
 import numpy as np
 import pytest
@@ -62,16 +61,16 @@ def test_learnt_scales_and_shifts_are_kept(kind):
     assert new.bias is norm.bias
 
 
-@cache
-def torchvision_net(name: str) -> nn.Module:
-    return TorchvisionNet(name)
+@pytest.fixture(scope="module", params=["resnet18", "resnet50", "densenet121", "mobilenet_v2"])
+def torchvision_net(request) -> nn.Module:
+    """Make every network once, because that takes longer than to copy it; only one is in memory."""
+    return TorchvisionNet(request.param)
 
 
 @pytest.mark.parametrize("kind", ["group", "layer", "none"])
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "densenet121", "mobilenet_v2"])
-def test_torchvisions_networks_train_without_batch_norm(name, kind):
+def test_torchvisions_networks_train_without_batch_norm(torchvision_net, kind):
     torch.manual_seed(1)
-    net = with_normalisation(copy.deepcopy(torchvision_net(name)), kind)
+    net = with_normalisation(copy.deepcopy(torchvision_net), kind)
     net(torch.randn(2, 3, 32, 32)).logsumexp(1).sum().backward()
     assert all(value.grad.isfinite().all() for value in net.parameters())
     assert not any(isinstance(layer, nn.BatchNorm2d) for layer in net.modules())

@@ -4,6 +4,7 @@ import importlib
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,11 @@ def run_program(name: str, *arguments: object, folder: Path, **environment: str)
     with ProcessPoolExecutor(1, mp_context=_CONTEXT) as pool:
         value = pool.submit(_run, name, arguments, folder, environment).result(timeout=240)
     return Finished(value, (folder / "printed.txt").read_text())
+
+
+def stop_server() -> None:
+    """Stop the server process, which needs half a gigabyte. The next program starts it again."""
+    forkserver._forkserver._stop()
 
 
 def _run(name: str, arguments: tuple[object, ...], folder: Path, environment: dict[str, str]) -> Any:

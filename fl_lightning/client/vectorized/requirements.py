@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from fl_lightning._lightning.names import Callback, LightningModule
-from fl_lightning._lightning.stateless import training_hooks
+from fl_lightning._lightning.training_step import training_hooks
 from fl_lightning.client.callback import ClientCallback, overrides
 from fl_lightning.core.layers import LAYER_KINDS
 
@@ -118,30 +118,3 @@ def check_optimizers(module: nn.Module, optimizers: Sequence[Optimizer], schedul
         if config.reduce_on_plateau or config.frequency != 1:
             name = type(config.scheduler).__name__
             raise CannotVectorizeError(f"{name} does not step after every epoch or every batch")
-
-
-def check_attributes(
-    before: Mapping[str, tuple[Any, int | None]], after: Mapping[str, tuple[Any, int | None]], module: nn.Module
-) -> None:
-    """Reject a training step that changes attributes of its module, which all clients share here."""
-    for name, (value, size) in after.items():
-        old, old_size = before.get(name, (None, -1))
-        same = value == old if isinstance(value, int | float | str) else value is old
-        if not same or size != old_size:
-            raise CannotVectorizeError(f"the training step of {type(module).__name__} changes self.{name}")
-
-
-def attributes(module: nn.Module) -> dict[str, tuple[Any, int | None]]:
-    """Return all plain attributes of a module and its layers by name, each with its size if it is a collection.
-
-    Layers of torch itself are left out: an LSTM replaces its list of weights in every step.
-    """
-    found = {}
-    for prefix, layer in module.named_modules():
-        if type(layer).__module__.startswith("torch.nn."):
-            continue
-        for name, value in vars(layer).items():
-            if name not in ("_parameters", "_buffers", "_modules"):
-                size = len(value) if isinstance(value, list | dict | set) else None
-                found[f"{prefix}.{name}".lstrip(".")] = (value, size)
-    return found

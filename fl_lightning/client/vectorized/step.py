@@ -10,10 +10,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
+from fl_lightning._lightning.attributes import describe_attributes, first_change
 from fl_lightning._lightning.names import LightningModule
-from fl_lightning._lightning.stateless import NeedsTrainerError, stateless_copy, takes_batch_index
+from fl_lightning._lightning.stateless import NeedsTrainerError, stateless_copy
+from fl_lightning._lightning.training_step import takes_batch_index, training_loss
 from fl_lightning.client.vectorized.recording import record
-from fl_lightning.client.vectorized.requirements import CannotVectorizeError, attributes, check_attributes
+from fl_lightning.client.vectorized.requirements import CannotVectorizeError
+from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.state import StateDict
 
 #: gradients, buffers and losses of all clients
@@ -115,18 +118,20 @@ class ClientStep:
         parameters = {n: p.detach() for n, p in self.module.named_parameters() if p.requires_grad}
         constants = {n: p.detach() for n, p in self.module.named_parameters() if not p.requires_grad}
         buffers = {name: value.clone() for name, value in self.module.named_buffers()}
-        before, name = attributes(self.module), type(self.module).__name__
+        name = type(self.module).__name__
         try:
+            before = describe_attributes(self.module)
             used, expected = self._plain_step(batch)
+            if changed := first_change(before, describe_attributes(self.module)):
+                raise CannotVectorizeError(f"the training step of {name} changes self.{changed}")
             twice = tree_map(lambda leaf: torch.stack([leaf, leaf]), (parameters, buffers, batch))
             gradients, buffers, _ = self._run(twice[0], twice[1], constants, twice[2], 0)
-        except CannotVectorizeError:
+        except (CannotVectorizeError, MisconfigurationError):
             raise
         except NeedsTrainerError as error:
             raise CannotVectorizeError(f"the training step of {name} {error}") from error
         except Exception as error:
             raise CannotVectorizeError(f"the training step of {name} {_explanation(error)}") from error
-        check_attributes(before, attributes(self.module), self.module)
         for name, gradient in used.items():
             if not _close(gradients[name][1], gradient):
                 raise CannotVectorizeError(f"the gradient of {name} from torch.vmap differs from a plain step's")
@@ -154,9 +159,8 @@ class _TrainingStep(nn.Module):
         self._takes_index = takes_batch_index(module)
 
     def forward(self, batch: Any, index: int) -> Tensor:
-        output = self.module.training_step(batch, index) if self._takes_index else self.module.training_step(batch)
-        loss = output["loss"] if isinstance(output, dict) else output
-        if not isinstance(loss, Tensor):
+        loss = training_loss(self.module.training_step, batch, index, self._takes_index)
+        if loss is None:
             raise CannotVectorizeError(f"the training step of {type(self.module).__name__} returns no loss")
         return loss
 

@@ -72,6 +72,29 @@ class Collects(Net):
         return super().training_step(batch, batch_idx)
 
 
+class CountsInPlace(Net):
+    def __init__(self):
+        super().__init__()
+        self.steps = {"taken": 0}
+        self.total = torch.zeros(1)
+
+    def training_step(self, batch, batch_idx):
+        self.steps["taken"] += 1
+        return super().training_step(batch, batch_idx)
+
+
+class AddsInPlace(CountsInPlace):
+    def training_step(self, batch, batch_idx):
+        self.total += 1
+        return Net.training_step(self, batch, batch_idx)
+
+
+class ChangesLayer(Net):
+    def training_step(self, batch, batch_idx):
+        self.layers[1].inplace = True
+        return super().training_step(batch, batch_idx)
+
+
 class Measures(Net):
     def __init__(self):
         super().__init__()
@@ -176,6 +199,9 @@ def fit(module, execution="vectorized", **client):
         (Hooked, "Hooked has on_train_batch_end, which a Trainer calls"),
         (Counts, "the training step of Counts changes self.steps"),
         (Collects, "the training step of Collects changes self.losses"),
+        (CountsInPlace, "the training step of CountsInPlace changes self.steps"),
+        (AddsInPlace, "the training step of AddsInPlace changes self.total"),
+        (ChangesLayer, "the training step of ChangesLayer changes self.layers.1.inplace"),
         (Measures, "the training step of Measures"),
         (Curvature, "LBFGS does not treat every entry of a parameter alike"),
         (Two, "there are 2 optimisers, not one"),
