@@ -65,16 +65,40 @@ def load_suite(path: Path, seeds: int | None = None) -> Suite:
     rows:                                             # the methods
       FedAvg: [algorithms/fedavg.yaml]
       FedNNNN: [algorithms/fednnnn.yaml]
+      FedMA: [algorithms/fedma.yaml]
+    cells:                                            # optional: what only one cell needs, by row and column
+      FedNNNN: {IID: [{server: {aggregator: {class_path: FedNNNN, init_args: {beta: 1.0, gamma: 0.7}}}}]}
+    skip:                                             # optional: cells that cannot run, with the reason
+      FedMA: {IID: matches chains of layers only}     # or FedMA: reason, for all of its cells
     seeds: 3                                          # seeds 1, 2 and 3; or a list of seeds
     metric: val/accuracy                              # or a list; targets belong to the first metric
     targets: [0.95]
-    published:                                        # optional: what the paper reports
+    stop_at_target: true                              # optional: a run ends once it has reached all targets
+    baseline: FedAvg                                  # optional: the row that all others are compared with
+    source: Table 2                                   # optional: where the paper has the published values
+    published:                                        # optional: what the paper reports, by row and column
       FedAvg: {IID: 0.97}                             # a value of the first metric
-      FedNNNN: {IID: {val/accuracy: 0.99, rounds: [12]}}    # or values by metric, and rounds to the targets
+      FedNNNN: {IID: {val/accuracy: 0.99 ± 0.002, rounds: [12]}}    # or values by metric, and rounds to the targets
+      FedMA: {two classes: N/A (94.5 %)}              # or any text
     ```
 
-    The parts of a cell come from ``base``, then from its column, then from its row. A part is the path of a
-    config, relative to the suite, or the content of a config.
+    The parts of a cell come from ``base``, then from its column, from its row, and from ``cells``. A part is the path
+    of a config, relative to the suite, or the content of a config. In such a content, the text ``checkpoint of FedAvg,
+    IID`` stands for the last checkpoint of that cell with the same seed; the cell then runs after the one that it needs.
+
+    Instead of ``columns``, a suite can have a parameter that varies. Its values are the columns, and the report draws
+    the results against them, with one line per row:
+
+    ```yaml
+    sweep:
+      name: η                                         # the label of the axis
+      key: model.init_args.optimizer.init_args.lr     # set after the row's parts
+      values: [0.02, 0.05, 0.1]
+      fixed: [FedAvg]                                 # optional: rows without this parameter, which run once
+    ```
+
+    If a value needs more than one key, write the columns yourself, with numbers as names, and label the axis:
+    ``x: number of clients``.
 
     Args:
         path: the file.
