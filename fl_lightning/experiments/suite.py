@@ -36,7 +36,7 @@ def load_suite(path: Path, seeds: int | None = None) -> Suite:
     cells:                                            # optional: what only one cell needs, by row and column
       FedNNNN: {IID: [{server: {aggregator: {class_path: FedNNNN, init_args: {beta: 1.0, gamma: 0.7}}}}]}
     skip:                                             # optional: cells that cannot run, with the reason
-      FedMA: {IID: matches chains of layers only}     # or FedMA: reason, for all of its cells
+      FedMA: {IID: needs a chain of layers}           # or FedMA: reason, for all of its cells
     seeds: 3                                          # seeds 1, 2 and 3; or a list of seeds
     metric: val/accuracy                              # or a list; targets belong to the first metric
     targets: [0.95]
