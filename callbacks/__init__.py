@@ -17,6 +17,7 @@ from fl_lightning.callbacks.run.layout import TensorBoardLayout
 from fl_lightning.callbacks.run.partition_picture import PartitionPicture
 from fl_lightning.callbacks.run.progress import RoundProgressBar
 from fl_lightning.callbacks.run.summary import RunSummary
+from fl_lightning.callbacks.run.target import StopAtTarget
 from fl_lightning.callbacks.server import FederatedServer
 from fl_lightning.client import ClientCallback
 
@@ -40,6 +41,7 @@ __all__ = [
     "RoundCallback",
     "RoundProgressBar",
     "RunSummary",
+    "StopAtTarget",
     "TensorBoardLayout",
     "log_round",
 ]

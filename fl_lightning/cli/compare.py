@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.experiments.cells import Cell, Suite
 from fl_lightning.experiments.jobs import Task, run_all
 from fl_lightning.experiments.plan import plan
-from fl_lightning.experiments.results import CellResult, summarise
+from fl_lightning.experiments.results import CellResult, compare_with_baseline, summarise
 from fl_lightning.experiments.runs import Run, evaluated_tags, read_run
-from fl_lightning.experiments.suite import Suite, load_suite
+from fl_lightning.experiments.suite import load_suite
 from fl_lightning.experiments.table import as_csv, as_json, as_markdown
 from fl_lightning.reports.curves import Curve
 from fl_lightning.reports.page import write_page
@@ -24,6 +25,11 @@ def main(args: Sequence[str] | None = None) -> None:
     if options.jobs < 1:
         raise MisconfigurationError(f"jobs={options.jobs}: set --jobs to 1 or more")
     suite = load_suite(options.suite, options.seeds)
+    chosen = _choose(suite, options.only)
+    if options.dry:
+        from fl_lightning.cli.dry import dry_run  # it imports Lightning
+
+        sys.exit(dry_run(suite, chosen, options.jobs, fit_options))
     output = options.output or Path("runs", "suites", suite.name)  # separate from the runs of fit
     try:
         tasks = plan(suite, output, fit_options)
@@ -32,7 +38,7 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.exit(130)
     previous_handler = signal.signal(signal.SIGTERM, _terminate)
     try:
-        failed = run_all(tasks, options.jobs)
+        failed = run_all([task for task in tasks if task.cell.name in chosen], options.jobs)
     except (KeyboardInterrupt, SystemExit) as stop:
         finished = sum(task.finished for task in tasks)
         print(
@@ -48,24 +54,62 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.exit(1)
 
 
+def _choose(suite: Suite, only: Sequence[str]) -> set[str]:
+    """Return the names of the cells to run: those that ``only`` names, and those that they need."""
+    cells = {cell.name: cell for cell in suite.cells}
+    chosen: dict[str, Cell] = {}
+    for name in only:
+        found = [cell for cell in suite.cells if name in (cell.row, cell.column, cell.name)]
+        if not found:
+            known = dict.fromkeys(each for cell in suite.cells for each in (cell.row, cell.column) if each)
+            raise MisconfigurationError(
+                f"only={name}: there is no such row, column or cell; the rows and columns are {'; '.join(known)}"
+            )
+        chosen |= {cell.name: cell for cell in found}
+    waiting = list(chosen.values())
+    while waiting:
+        for name in waiting.pop().needs:
+            waiting += [] if name in chosen else [cells[name]]
+            chosen[name] = cells[name]
+    return set(chosen or cells)
+
+
 def write_results(suite: Suite, tasks: Sequence[Task], output: Path) -> str:
     """Write the table and the report of all runs that have results, and return a summary to print."""
     results: list[CellResult] = []
     curves: list[Curve] = []
     notes: list[str] = []
+    lone_row = len({cell.row for cell in suite.cells if cell.x}) == 1
     for cell in suite.cells:
         runs: list[Run] = []
         for task in tasks:
-            if task.cell == cell:
+            if task.cell == cell and task.folder.path.exists():
                 try:
                     runs.append(read_run(task.folder.path))
                 except MisconfigurationError as error:
                     notes.append(str(error))
+            elif task.cell == cell and task.missing:
+                notes.append(f"{task.name} was not run, because it needs {' and '.join(task.missing.values())}")
+        seeds = 0 if cell.skip else len(suite.seeds)
         results.append(
-            summarise(cell.row, cell.column, runs, len(suite.seeds), suite.metrics, suite.targets, cell.published)
+            summarise(
+                cell.row,
+                cell.column,
+                runs,
+                seeds,
+                suite.metrics,
+                suite.targets,
+                published=cell.published,
+                skip=cell.skip,
+                x=cell.x,
+            )
         )
-        if runs:
-            curves.append(Curve(cell.row, cell.column, tuple(runs)))
+        if runs and cell.x and lone_row:  # the values of the parameter are the lines of one figure
+            curves.append(Curve(cell.setting, "", tuple(runs)))
+        elif runs:
+            curves.append(Curve(cell.row, cell.setting, tuple(runs)))
+    if suite.baseline is not None:
+        results = compare_with_baseline(results, suite.baseline)
     notes += _missing_metrics(suite, results, evaluated_tags(run for curve in curves for run in curve.runs))
     markdown = as_markdown(results)
     (output / "table.md").write_text(f"# {suite.title}\n\n{markdown}")
@@ -74,7 +118,16 @@ def write_results(suite: Suite, tasks: Sequence[Task], output: Path) -> str:
     lines = [f"\n{suite.title}: {', '.join(suite.metrics)}\n", markdown, *(f"Note: {note}" for note in notes)]
     lines.append(f"Table:    {output}/table.md, table.csv, table.json")
     if curves:
-        write_page(output / "report.html", suite.title, curves, results, suite.metrics, suite.targets, notes)
+        write_page(
+            output / "report.html",
+            suite.title,
+            curves,
+            results,
+            suite.metrics,
+            suite.targets,
+            notes,
+            baseline=suite.baseline,
+        )
         lines.append(f"Report:   {output / 'report.html'}")
     lines.append(f"Curves:   tensorboard --logdir {output}")
     return "\n".join(lines)
@@ -100,11 +153,23 @@ def _argument_parser() -> argparse.ArgumentParser:
         epilog="All other options are passed to fl-lightning fit in every run, for example --data.source.root ~/data.",
     )
     parser.add_argument(
-        "suite", type=Path, metavar="SUITE.yaml", help="title, base, columns, rows, seeds, metric, targets, published"
+        "suite", type=Path, metavar="SUITE.yaml", help="rows, columns, seeds, metric and more, see docs/comparisons.md"
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds, overriding those in the suite")
     parser.add_argument(
         "--jobs", type=int, metavar="N", default=1, help="number of parallel runs, which share the cores (default: 1)"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="NAME",
+        default=[],
+        help="run only this row, column or cell ('FedAvg, IID') and what it needs; may be given several times",
+    )
+    parser.add_argument(
+        "--dry",
+        action="store_true",
+        help="try every cell with two rounds, two clients and two batches; keep nothing",
     )
     parser.add_argument(
         "--output",

@@ -9,19 +9,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.run_folder import RunFolder
+from fl_lightning.experiments.cells import Cell
 from fl_lightning.experiments.runs import ROUND_TAG, read_record
-from fl_lightning.experiments.suite import Cell
 from fl_lightning.experiments.table import format_duration
 
 #: the command of a run, without its arguments
@@ -43,6 +42,7 @@ class Task:
         arguments: the arguments of ``fl-lightning fit``, without the checkpoint to resume from.
         rounds: the number of rounds of the run.
         origin: digest of what the configuration is made of; None if it has to be checked again every time.
+        needs: the folders of runs that have to finish first, because this one uses their checkpoints.
     """
 
     cell: Cell
@@ -51,6 +51,7 @@ class Task:
     arguments: tuple[str, ...]
     rounds: int
     origin: str | None = None
+    needs: tuple[RunFolder, ...] = ()
 
     @property
     def name(self) -> str:
@@ -61,6 +62,15 @@ class Task:
     def finished(self) -> bool:
         """Whether the run has been completed, possibly by an earlier comparison."""
         return bool(read_record(self.folder).get("finished"))
+
+    @property
+    def missing(self) -> dict[RunFolder, str]:
+        """The runs that this one needs and that have not finished, with their names."""
+        return {
+            folder: f"{name}, seed {self.seed}"
+            for folder, name in zip(self.needs, self.cell.needs, strict=True)
+            if not read_record(folder).get("finished")
+        }
 
     def write_record(self, finished: bool) -> None:
         """Record in the folder which run it holds."""
@@ -82,10 +92,38 @@ class Task:
             file.unlink(missing_ok=True)
 
 
+class Process(Protocol):
+    """What is used of a process; ``subprocess.Popen`` has it."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while the process runs."""
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Wait for the process to end; raise ``subprocess.TimeoutExpired`` if it does not end in time."""
+
+
+#: starts ``fl-lightning fit`` in a session of its own, given its arguments, a number of threads and a file for output
+Launch = Callable[[Sequence[str], int, IO[bytes]], Process]
+
+
+def launch_fit(arguments: Sequence[str], threads: int, log: IO[bytes]) -> Process:
+    """Start a run as a new process."""
+    return subprocess.Popen(
+        [*FIT, *arguments],
+        env={"OMP_NUM_THREADS": str(threads), **os.environ},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # Ctrl-C reaches only the comparison, which then stops its runs
+    )
+
+
 class _Process:
     """A running task. It resumes from the last checkpoint if there is one."""
 
-    def __init__(self, task: Task, threads: int) -> None:
+    def __init__(self, task: Task, threads: int, launch: Launch) -> None:
         self.task = task
         resume = task.folder.checkpoint.is_file()
         task.folder.path.mkdir(parents=True, exist_ok=True)
@@ -95,14 +133,8 @@ class _Process:
         task.write_record(finished=False)
         self.started = time.monotonic()
         self._events = EventAccumulator(str(task.folder))
-        self._process = subprocess.Popen(
-            [*FIT, *task.arguments, *(("--ckpt_path", str(task.folder.checkpoint)) if resume else ())],
-            env={"OMP_NUM_THREADS": str(threads), **os.environ},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches only the comparison, which then stops its runs
-        )
+        arguments = [*task.arguments, *(("--ckpt_path", str(task.folder.checkpoint)) if resume else ())]
+        self._process = launch(arguments, threads, log)
         log.close()  # the process has its own handle, and with it the lock
 
     def poll(self) -> int | None:
@@ -138,14 +170,18 @@ def _open_locked(file: Path) -> IO[bytes]:
     return log
 
 
-def run_all(tasks: Sequence[Task], jobs: int) -> list[Task]:
-    """Run all tasks that have not finished, and return those that failed. An interrupt stops every process cleanly.
+def run_all(tasks: Sequence[Task], jobs: int, launch: Launch = launch_fit) -> list[Task]:
+    """Run all tasks that have not finished, each after those that it needs. An interrupt stops every process cleanly.
 
     Args:
         tasks: the runs of a suite.
         jobs: number of parallel runs, which share the cores.
+        launch: starts the process of a run.
+
+    Returns:
+        The runs that failed, and those that were not started because a run that they need failed.
     """
-    waiting = deque(task for task in tasks if not task.finished)
+    waiting = [task for task in tasks if not task.finished]
     skipped = len(tasks) - len(waiting)
     if skipped:
         print(f"{skipped} of {len(tasks)} runs have already finished", flush=True)
@@ -155,8 +191,14 @@ def run_all(tasks: Sequence[Task], jobs: int) -> list[Task]:
     with _Progress(list(waiting), skipped) as progress:
         try:
             while waiting or running:
-                while waiting and len(running) < jobs:
-                    process = _Process(waiting.popleft(), threads)
+                unfinished = {task.folder for task in (*waiting, *(process.task for process in running))}
+                for task in [task for task in waiting if not task.missing.keys() <= unfinished]:
+                    waiting.remove(task)
+                    failed.append(task)
+                    progress.give_up(task)
+                for task in [task for task in waiting if not task.missing][: jobs - len(running)]:
+                    waiting.remove(task)
+                    process = _Process(task, threads, launch)
                     running.append(process)
                     progress.start(process.task, process.rounds())
                 time.sleep(0.2)
@@ -229,6 +271,14 @@ class _Progress:
         if code != 0:
             lines += [f"    {line}" for line in (*_last_lines(task.folder.log), f"full log: {task.folder.log}")]
         tqdm.write("\n".join(lines))
+        sys.stdout.flush()
+
+    def give_up(self, task: Task) -> None:
+        """Print that a run cannot start."""
+        self._ended_runs += 1
+        self._total_rounds -= task.rounds
+        needed = " and ".join(task.missing.values())
+        tqdm.write(f"[{self._ended_runs}/{self._total_runs}] {task.name}: NOT RUN, because it needs {needed}")
         sys.stdout.flush()
 
     def show(self) -> None:

@@ -99,7 +99,10 @@ def group_runs(runs: Sequence[Run]) -> list[Curve]:
     for index, run in enumerate(runs):
         # Runs without a configuration are never grouped: they may not be repetitions of each other.
         key: Any = [run.settings or str(run.folder), run.record.get("row"), run.record.get("column")]
-        groups.setdefault(json.dumps(key, sort_keys=True, default=str), []).append(index)
+        text = json.dumps(key, sort_keys=True, default=str)
+        # In a comparison, a run may use the checkpoint of a run with the same seed.
+        text = text.replace(f"/seed_{run.seed}/", "/seed_/") if run.record else text
+        groups.setdefault(text, []).append(index)
     curves = []
     for members in groups.values():
         first = runs[members[0]]
@@ -126,10 +129,11 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return [os.path.relpath(folder, common) if str(folder) != common else folder.name for folder in folders]
 
 
-def baseline_of(curves: Sequence[Curve]) -> Curve:
-    """Return the curve of FedAvg, which is the baseline in every paper; the first curve if there is none."""
+def baseline_of(curves: Sequence[Curve], name: str | None = None) -> Curve:
+    """Return the curve with a name; else that of FedAvg, the baseline in every paper; else the first."""
+    named = [curve for curve in curves if curve.name == name]
     averaging = [curve for curve in curves if _aggregator(curve) == "FedAvg"]
-    return (averaging or list(curves))[0]
+    return (named or averaging or list(curves))[0]
 
 
 def _aggregator(curve: Curve) -> str | None:

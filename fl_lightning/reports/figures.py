@@ -34,12 +34,13 @@ class Stroke:
     """A line of a figure.
 
     Args:
-        x: the rounds.
+        x: the rounds, or the values of a parameter.
         y: the values.
         colour: the number of the curve, which determines its colour and its dash.
         width: half the width of a band around the line; None draws no band.
         dash: a dash other than the curve's own, to tell two quantities of one curve apart.
         thin: whether to draw a thin line, for a figure with many of them.
+        points: whether to mark every point.
     """
 
     x: np.ndarray
@@ -48,6 +49,7 @@ class Stroke:
     width: np.ndarray | None = None
     dash: Any = None
     thin: bool = False
+    points: bool = False
 
 
 def dash_of(colour: int) -> int:
@@ -63,8 +65,9 @@ def figure(
     levels: Sequence[float] = (),
     percent: bool = False,
     limits: tuple[float, float] | None = None,
+    xlabel: str = "round",
 ) -> str:
-    """Draw lines over rounds, and return them as an HTML figure.
+    """Draw lines, and return them as an HTML figure.
 
     Args:
         title: the caption.
@@ -74,6 +77,7 @@ def figure(
         levels: values at which a horizontal line is drawn, such as targets or zero.
         percent: whether the y axis is labelled in per cent.
         limits: the ends of the y axis; None fits them to the lines.
+        xlabel: what the x axis shows. Rounds are whole numbers.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -111,7 +115,7 @@ def figure(
                 color=colour,
                 linestyle=dash,
                 linewidth=1.0 if stroke.thin else 1.7,
-                marker="o" if len(stroke.x) == 1 else None,
+                marker="o" if stroke.points or len(stroke.x) == 1 else None,
                 markersize=4,
             )
         for level in levels:
@@ -122,16 +126,16 @@ def figure(
             axes.yaxis.set_minor_formatter(_plain_numbers(minor_thresholds=(1.2, 0.4)))
         axes.grid(axis="y", color=_FAINT, alpha=0.35, linewidth=0.6)
         axes.tick_params(color=_FAINT, which="both")
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=xlabel == "round"))
         if percent:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         if limits is not None:
             axes.set_ylim(*limits)
-        axes.set_xlabel("round")
+        axes.set_xlabel(xlabel)
         axes.set_ylabel(ylabel)
         text = io.StringIO()
         drawing.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    svg = _inline(text.getvalue(), f"{title}: {ylabel} over rounds")
+    svg = _inline(text.getvalue(), f"{title}: {ylabel} over {'rounds' if xlabel == 'round' else xlabel}")
     return f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>"
 
 

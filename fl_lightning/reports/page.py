@@ -13,6 +13,7 @@ from fl_lightning.experiments.results import CellResult
 from fl_lightning.experiments.table import as_cells
 from fl_lightning.reports.curves import Curve, differences
 from fl_lightning.reports.figures import DASHES, PALETTE, dash_of
+from fl_lightning.reports.parameter import parameter_section
 from fl_lightning.reports.sections import Section, Sections
 
 
@@ -24,6 +25,7 @@ def write_page(
     metrics: Sequence[str],
     targets: Sequence[float],
     notes: Sequence[str] = (),
+    baseline: str | None = None,
 ) -> None:
     """Write the report on a set of curves.
 
@@ -32,17 +34,20 @@ def write_page(
         title: the title of the page.
         curves: the runs to draw.
         results: the rows of the table, one per curve.
-        metrics: the metrics to draw over the rounds. The first is compared with the baseline.
+        metrics: the metrics to draw over the rounds and to compare with the baseline.
         targets: values of the first metric.
         notes: further notes for the reader. Unfinished runs are always noted.
+        baseline: the name of the baseline; by default, FedAvg.
     """
+    parameter = parameter_section(results, metrics, targets)
     unfinished = [note for curve in curves for note in _unfinished(curve)]
     body = [
         f"<h1>{escape(title)}</h1>",
         *(f'<p class="note">{escape(note)}</p>' for note in (*notes, *unfinished)),
         _table(as_cells(results)),
         '<div class="sections">',
-        *(_section(section) for section in Sections(curves, metrics, targets).all()),
+        *([_section(parameter)] if parameter else []),
+        *(_section(section) for section in Sections(curves, metrics, targets, baseline).all()),
         "</div>",
         _pictures(curves),
         _configs(curves),

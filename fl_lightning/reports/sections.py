@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fl_lightning.core.metric_names import smaller_is_better
+from fl_lightning.core.metric_names import is_share, smaller_is_better
 from fl_lightning.experiments.runs import TRAINING_LOSS, evaluated_tags
 from fl_lightning.reports.curves import Curve, band, baseline_of
 from fl_lightning.reports.figures import DASHES, Scale, Stroke, figure
@@ -40,11 +40,19 @@ class Sections:
 
     Args:
         curves: the runs to draw.
-        metrics: the metrics to draw over the rounds. The first is compared with the baseline.
+        metrics: the metrics to draw over the rounds and to compare with the baseline.
         targets: values of the first metric.
+        baseline: the name of the baseline; by default, FedAvg.
     """
 
-    def __init__(self, curves: Sequence[Curve], metrics: Sequence[str], targets: Sequence[float]) -> None:
+    def __init__(
+        self,
+        curves: Sequence[Curve],
+        metrics: Sequence[str],
+        targets: Sequence[float],
+        baseline: str | None = None,
+    ) -> None:
+        self._baseline = baseline
         self._curves = curves
         self._metrics = metrics
         self._targets = targets
@@ -69,28 +77,32 @@ class Sections:
         several = any(len(curve.runs) > 1 for curve in self._curves)
         figures = []
         for number, metric in enumerate(self._metrics):
-            share = self._is_share(metric)
             for setting, members in self._by_setting():
                 strokes = self._strokes(members, metric)
                 levels = self._targets if number == 0 else ()
-                figures += self._draw(_title(metric, setting), metric, strokes, levels=levels, percent=share)
+                figures += self._draw(_title(metric, setting), metric, strokes, levels=levels, percent=is_share(metric))
         notes = ["Lines are means over seeds; bands are one standard deviation."] if several else []
         notes += ["Dotted lines are the targets."] if self._targets else []
         return self._section("Metrics over the rounds", " ".join(notes), figures)
 
     def _difference(self) -> Section:
         figures = []
-        metric = self._metrics[0]
         names = set()
-        for setting, members in self._by_setting():
-            baseline = baseline_of(members)
-            names.add(baseline.name)
-            others = [curve for curve in members if curve is not baseline]
-            strokes = self._strokes(others, metric, minus=baseline)
-            title = _title(f"{metric} minus {baseline.name}", setting)
-            figures += self._draw(title, "difference", strokes, levels=(0.0,), percent=self._is_share(metric))
-        better = "Below" if smaller_is_better(metric) else "Above"
-        note = f"{better} zero, a method is better than {' or '.join(sorted(names))} in that round."
+        for metric in self._metrics:
+            for setting, members in self._by_setting():
+                baseline = baseline_of(members, self._baseline)
+                names.add(baseline.name)
+                others = [curve for curve in members if curve is not baseline]
+                strokes = self._strokes(others, metric, minus=baseline)
+                title = _title(f"{metric} minus {baseline.name}", setting)
+                figures += self._draw(title, "difference", strokes, levels=(0.0,), percent=is_share(metric))
+        sides = [
+            f"{side} zero{f' ({names_})' if len(self._metrics) > 1 else ''}"
+            for side, smaller in (("Above", False), ("Below", True))
+            if (names_ := ", ".join(metric for metric in self._metrics if smaller_is_better(metric) == smaller))
+        ]
+        better = " or ".join(side if number == 0 else side.lower() for number, side in enumerate(sides))
+        note = f"{better}, a method is better than {' or '.join(sorted(names))} in that round."
         section = self._section("Difference from the baseline", note, figures)
         return replace(section, legend=[key for key in section.legend if names != {key[1]}])
 
@@ -207,10 +219,6 @@ class Sections:
     def _section(self, title: str, note: str, figures: list[str], folded: list[str] | None = None) -> Section:
         legend = [(colour, name) for name, colour in self._colours.items()]
         return Section(title, note, figures, legend, folded or [])
-
-    def _is_share(self, metric: str) -> bool:
-        values = [run.scalars[metric].values for curve in self._curves for run in curve.runs if metric in run.scalars]
-        return not smaller_is_better(metric) and all(np.nanmin(each) >= 0 and np.nanmax(each) <= 1 for each in values)
 
 
 def _limits(values: np.ndarray) -> tuple[float, float]:

@@ -90,5 +90,5 @@ def test_the_default_metric_is_one_that_the_module_logged_in_validation(report, 
     write_run(tmp_path / "run", [0.5], metric="fedfoo/accuracy", my_score=[0.25])
     list_metrics(tmp_path / "run", ["my_score", "train/loss"])
     assert report("run")[0] == 0
-    assert "<td>25.00 %</td>" in (tmp_path / "report.html").read_text()
+    assert "<td>0.25</td>" in (tmp_path / "report.html").read_text()
     assert "set --metric to one of my_score\n" in report("run", "--metric", "nothing")[2]
