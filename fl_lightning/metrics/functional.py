@@ -1,7 +1,7 @@
 """The formulas behind the metrics, over flat vectors. The aggregators use them too."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from operator import add
 from statistics import fmean
@@ -10,15 +10,6 @@ import torch
 from torch import Tensor
 
 from fl_lightning.core.state import StateLayout, exact_dtype
-
-
-def update_vector(layout: StateLayout, start: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Tensor:
-    """Return Δ = w_k - w_t over the trainable parameters, in at least float32 so that 16-bit weights lose nothing."""
-    before, after = (
-        torch.cat([each[name].detach().reshape(-1) for name in layout.parameters]) for each in (start, state)
-    )
-    dtype = torch.promote_types(after.dtype, torch.float32)
-    return after.to(dtype).sub(before.to(dtype))
 
 
 def layer_norms(vector: Tensor, layout: StateLayout) -> Tensor:
