@@ -3,7 +3,8 @@
     python benchmarks/scale.py [share] [memory] [registered] [cohort] [--rounds 5]
 
 share        CPU time that the server takes per round of FedNNNN's CNN, as a share of local training and server together
-memory       peak memory of a process with 10 and with 100 clients per round of ResNet-18, for streaming aggregators
+memory       peak memory of a process with 10 and with 100 clients per round of ResNet-18, for streaming aggregators;
+             SCAFFOLD also remembers a vector per client, in a folder or in memory
 registered   CPU time until the first round and per round, with 1,000 and with 100,000 clients of which 10 take part
 cohort       one vectorised round with 1,000 clients of an MLP
 
@@ -18,6 +19,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator
@@ -86,14 +88,19 @@ class Clock:
         local_training.train_cohort = timed_cohort  # type: ignore[method-assign]
 
 
-def run(aggregator: str, module, source, clients: int, count: int, rounds: int, callbacks=(), **client) -> Clock:
-    """Train a federation and return its clock."""
+def run(
+    aggregator: str, module, source, clients: int, count: int, rounds: int, callbacks=(), folder=None, **client
+) -> Clock:
+    """Train a federation and return its clock. ``folder`` is where the server keeps what it remembers about clients."""
     seed_everything(0, verbose=False)
     federated, local_training = FederatedModule(module), LocalTraining(**client)
     clock = Clock(federated, local_training)
     trainer = Trainer(
         max_epochs=rounds,
-        callbacks=[FederatedServer(AGGREGATORS[aggregator](), client=local_training), *callbacks],
+        callbacks=[
+            FederatedServer(AGGREGATORS[aggregator](), client=local_training, client_folder=folder),
+            *callbacks,
+        ],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -120,16 +127,19 @@ def share(rounds: int) -> None:
 
 
 def memory(rounds: int) -> None:
-    for aggregator in ("FedAvg", "FedNNNN", "Scaffold"):
-        peaks = [in_new_process(f"memory_of('{aggregator}', {count})") for count in (10, 100)]
+    for aggregator, in_folder in (("FedAvg", False), ("FedNNNN", False), ("Scaffold", True), ("Scaffold", False)):
+        peaks = [in_new_process(f"memory_of('{aggregator}', {count}, {in_folder})") for count in (10, 100)]
         print(
-            f"{aggregator:8} 10 clients {peaks[0]:6.0f} MB, 100 clients {peaks[1]:6.0f} MB: {peaks[1] / peaks[0]:.3f}"
+            f"{aggregator + (' with client_folder' if in_folder else ''):27} 10 clients {peaks[0]:6.0f} MB, 100 clients"
+            f" {peaks[1]:6.0f} MB: {peaks[1] / peaks[0]:.3f}"
         )
 
 
-def memory_of(aggregator: str, count: int) -> float:
+def memory_of(aggregator: str, count: int, in_folder: bool) -> float:
     source = Images(200, (3, 32, 32), 2)
-    run(aggregator, Classifier(TorchvisionNet("resnet18", num_classes=10)), source, 100, count, 2)
+    module = Classifier(TorchvisionNet("resnet18", num_classes=10))
+    with tempfile.TemporaryDirectory() as folder:
+        run(aggregator, module, source, 100, count, 2, folder=folder if in_folder else None)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

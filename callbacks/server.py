@@ -188,7 +188,6 @@ class FederatedServer(RoundRunner):
         self._downloads.begin_round(round.start, round.broadcast, self.aggregator.layout)
         watchers = [callback for callback in trainer.callbacks if isinstance(callback, RoundCallback)]  # type: ignore[attr-defined]
         tally = Tally(pl_module.device, bool(self.client.log_metrics))
-        memories: list[tuple[int, dict[str, StateDict]]] = []
 
         for watcher in watchers:
             watcher.on_round_start(trainer, pl_module, round, clients)
@@ -199,9 +198,11 @@ class FederatedServer(RoundRunner):
             for watcher in watchers:  # first, because an aggregator may replace the state that the client started from
                 watcher.on_client_end(trainer, pl_module, round, update, weight)
             self.aggregator.receive(update, weight)
-            memories.append((update.client, update.memory))
+            for writer, values in update.memory.items():
+                self.store.stage(writer, update.client, values)
             tally.add(update, weight, self._downloads.size(update.client))
-        self._remember(memories, pl_module.device)
+        self.store.commit()  # from here on, no client of the round can fail
+        self.store.exchange(pl_module.device)
         self.aggregator.reduce()
         aggregate = self.aggregator.finish_round()
         self._install(pl_module, aggregate)
@@ -289,13 +290,6 @@ class FederatedServer(RoundRunner):
         self.aggregator.begin_round(module, round)
         self.aggregator.round = replace(round, broadcast=self.aggregator.broadcast())
         return self.aggregator.round
-
-    def _remember(self, memories: list[tuple[int, dict[str, StateDict]]], device: torch.device) -> None:
-        """Keep what the clients' callbacks want to find again, once no client of the round can fail any more."""
-        for client, memory in memories:
-            for writer, values in memory.items():
-                self.store.put(writer, client, values)
-        self.store.exchange(device)
 
     def _install(self, pl_module: FederatedModule, aggregate: Aggregate) -> None:
         pl_module.move_towards(aggregate.state)

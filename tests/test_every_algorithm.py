@@ -107,7 +107,7 @@ PARTS = {
 #: client callbacks of the algorithms that have no aggregator of their own
 CLIENT_CALLBACKS = {"Ditto": [Ditto(lam=0.5)]}
 #: algorithms that remember something about each client; the others never use the store
-WITH_MEMORY = ("FedAdp", "FedDNA", "Scaffold", "FedBN", "FedMA", "FedDyn", "Ditto")
+WITH_MEMORY = ("FedDNA", "Scaffold", "FedBN", "FedMA", "FedDyn", "Ditto")
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 

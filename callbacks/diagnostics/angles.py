@@ -42,7 +42,8 @@ class AngleDiagnostics(Diagnostics):
 
     def watch(self, round: Round, update: ClientUpdate, weight: float) -> None:
         assert self.metric is not None
-        self.metric.update(update.client, round.start_of(update.client), update.state, weight)
+        difference = round.difference(update, self.metric.layout.parameters)
+        self.metric.update(update.client, round.start_of(update.client), update.state, weight, difference)
 
     def tags(self, values: Any) -> dict[str, Tensor]:
         assert self.metric is not None

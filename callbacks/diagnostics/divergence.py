@@ -43,7 +43,9 @@ class DivergenceDiagnostics(Diagnostics):
 
     def watch(self, round: Round, update: ClientUpdate, weight: float) -> None:
         assert self.metric is not None
-        self.metric.update(round.start_of(update.client), update.state, weight, update.learning_rate)
+        difference = round.difference(update, self.metric.layout.parameters)
+        start = round.start_of(update.client)
+        self.metric.update(start, update.state, weight, update.learning_rate, difference)
 
     def on_round_end(self, trainer: Trainer, pl_module: FederatedModule, round: Round, aggregate: Aggregate) -> None:
         """Log the round, FedDNA's γ and the distance to the reference."""

@@ -34,7 +34,8 @@ class NormDiagnostics(Diagnostics):
 
     def watch(self, round: Round, update: ClientUpdate, weight: float) -> None:
         assert self.metric is not None
-        self.metric.update(round.start_of(update.client), update.state, weight)
+        difference = round.difference(update, self.metric.layout.parameters)
+        self.metric.update(round.start_of(update.client), update.state, weight, difference)
 
     def on_round_end(self, trainer: Trainer, pl_module: FederatedModule, round: Round, aggregate: Aggregate) -> None:
         """Measure how far the model moved, and log the round."""

@@ -5,7 +5,9 @@ from fl_lightning.aggregation.base import (
     Aggregator,
     Federation,
     GatheredAggregator,
+    Participant,
     Received,
+    SplitAggregator,
     StreamingAggregator,
     Weighting,
 )
@@ -39,9 +41,11 @@ __all__ = [
     "GatheredAggregator",
     "Momentum",
     "NormNorm",
+    "Participant",
     "ProximalTerm",
     "Received",
     "Scaffold",
+    "SplitAggregator",
     "StreamingAggregator",
     "Weighting",
 ]

@@ -6,17 +6,18 @@ Networking, 2021.
 
 from collections.abc import Iterator
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fl_lightning.aggregation.base import Aggregate, GatheredAggregator
+from fl_lightning.aggregation.base import Aggregate, SplitAggregator
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.state import FlatState
 from fl_lightning.metrics.functional import adaptive_weights, angles_of, gradient_divergence, products_of
 
 
-class FedAdp(GatheredAggregator):
+class FedAdp(SplitAggregator):
     """w ← w + Σ ψ_k Δ_k, where ψ_k is large if client k's updates have so far agreed with the average (algorithm 1).
 
     Each client's angle is averaged over the rounds that it took part in. Statistics are averaged as in FedAvg.
@@ -40,19 +41,23 @@ class FedAdp(GatheredAggregator):
         self.angles: dict[int, float] = {}
         self.smoothed_angles: dict[int, float] = {}
         self.contributions: dict[int, float] = {}
+        #: by client, the sum of its angles and the number of its rounds
+        self._history: dict[int, tuple[float, int]] = {}
 
     def finish_round(self) -> Aggregate:
         p = self.weights
-        clients = [item.update.client for item in self.received]
+        clients = [item.update.client for item in self.cohort]
         average = torch.zeros_like(self.start.parameters)  # -η g (line 9); -η cancels in the angle
-        for weight, update in zip(p.tolist(), self._updates(), strict=True):
+        for weight, update in zip(self.own(p).tolist(), self._updates(), strict=True):
             average.add_(update, alpha=weight)
+        self.sum_over_clients(average)
 
-        products, distances = [], []
+        rows = []
         for update in self._updates():
-            products.append(products_of(average, update))
-            distances.append(update.sub_(average).norm())
-        angles = angles_of(average, products)  # eq. 7
+            products = products_of(average, update)
+            rows.append(torch.cat([products, update.sub_(average).norm().reshape(1)]))
+        measured = self.rows_of_all(rows, width=3)
+        angles = angles_of(average, measured[:, :2])  # eq. 7
         smoothed = [self._smooth(client, angle) for client, angle in zip(clients, angles, strict=True)]  # eq. 8
         psi = adaptive_weights(p.new_tensor(smoothed), p, self.alpha)  # eq. 9-10
 
@@ -64,24 +69,33 @@ class FedAdp(GatheredAggregator):
         state = FlatState(
             self.mean_of("parameters", psi), self.mean_of("statistics", self.sizes), self.largest_counters
         )
-        rates = [item.update.learning_rate for item in self.received]
-        divergence = gradient_divergence(torch.stack(distances).tolist(), rates)
+        rates = [item.update.learning_rate for item in self.cohort]
+        divergence = gradient_divergence(measured[:, 2].tolist(), rates)
         return Aggregate(
             self.result(state), metrics={"fedadp/angle_mean": fmean(angles), "fedadp/divergence": divergence}
         )
 
+    def state_dict(self) -> dict[str, Any]:
+        # Three tensors for all clients: a tensor per client would take far more space than its number.
+        sums, rounds = zip(*self._history.values(), strict=True) if self._history else ((), ())
+        return {
+            "clients": torch.tensor(list(self._history), dtype=torch.int64),
+            "angle_sums": torch.tensor(sums, dtype=torch.float64),
+            "rounds": torch.tensor(rounds, dtype=torch.int64),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        clients, sums, rounds = (state_dict[name].tolist() for name in ("clients", "angle_sums", "rounds"))
+        self._history = dict(zip(clients, zip(sums, rounds, strict=True), strict=True))
+
     def _updates(self) -> Iterator[Tensor]:
-        """Yield each client's Δ_k in turn, in memory that is reused, because allocating it costs more than the sums."""
+        """Yield the Δ_k of this rank's clients in memory that is reused, because allocating it costs more than sums."""
         update = torch.empty_like(self.start.parameters)
         for item in self.received:
             yield update.copy_(item.state.parameters).sub_(self.start.parameters)
 
     def _smooth(self, client: int, angle: float) -> float:
         """Return the mean of the client's angles (eq. 8, with t counting the rounds of this client)."""
-        kept = self.memory.get(client, torch.device("cpu")) or {
-            "angle_sum": torch.zeros((), dtype=torch.float64),
-            "rounds": torch.zeros((), dtype=torch.int64),
-        }
-        angle_sum, rounds = kept["angle_sum"] + angle, kept["rounds"] + 1
-        self.memory.put(client, {"angle_sum": angle_sum, "rounds": rounds})
-        return float(angle_sum / rounds)
+        angle_sum, rounds = self._history.get(client, (0.0, 0))
+        self._history[client] = angle_sum + angle, rounds + 1
+        return (angle_sum + angle) / (rounds + 1)

@@ -37,9 +37,10 @@ class _TwoModels(StreamingAggregator):
 
     def finish_round(self) -> Aggregate:
         mean, start = self.mean, self.start.parameters
-        scale, moves = self.scale(mean.parameters - start)
+        average = mean.parameters - start
+        scale, moves = self.scale(average)
         last = torch.zeros_like(start) if self.momentum is None else self.momentum.to(start)
-        step = self.gamma * last + scale * (mean.parameters - start)  # eq. 10 or 12
+        step = average.mul_(scale).add_(self.gamma * last)  # eq. 10 or 12
         self.momentum = torch.where(moves, step, last)
         clients = torch.where(moves, start + step, start)  # eq. 11 or 13
         return Aggregate(

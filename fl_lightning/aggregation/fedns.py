@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.aggregation.base import Aggregate, Federation, GatheredAggregator
+from fl_lightning.aggregation.base import Aggregate, Federation, SplitAggregator
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import StateDict
+from fl_lightning.core.state import FlatState, StateDict
 from fl_lightning.core.transfer import to_device
 from fl_lightning.core.update import ClientUpdate
 
@@ -22,7 +22,7 @@ from fl_lightning.core.update import ClientUpdate
 _LAYERS_WITH_NODES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-class FedAvgLastFC(GatheredAggregator):
+class FedAvgLastFC(SplitAggregator):
     """FedAvg, except that unit c of the last fully connected layer is averaged by samples of class c (algorithm 2).
 
     Clients must report their class counts. If no client of the round holds a class, its unit is averaged with p_k.
@@ -61,20 +61,26 @@ class FedAvgLastFC(GatheredAggregator):
         super().receive(update, weight)
 
     def finish_round(self) -> Aggregate:
-        mean = self.mean  # eq. 3, for everything that does not belong to a node
-        parameters = self.layout.split(self.layout.parameters, mean.parameters)
+        mean = self.own_share_of_mean("parameters", self.sizes)  # eq. 3, for everything that does not belong to a node
+        parameters = self.layout.split(self.layout.parameters, mean)
         clients = [self.layout.split(self.layout.parameters, item.state.parameters) for item in self.received]
         for tensors, weights in self.node_weights(clients):
             for name in tensors:
                 rows = parameters[name].view(weights.shape[1], -1).zero_()
-                for weight, client in zip(weights, clients, strict=True):
+                for weight, client in zip(self.own(weights), clients, strict=True):
                     rows += weight[:, None] * client[name].view_as(rows)
-        return Aggregate(self.result(mean))
+        self.sum_over_clients(mean)
+        return Aggregate(self.result(FlatState(mean, self.mean_of("statistics", self.sizes), self.largest_counters)))
 
     def node_weights(self, clients: list[StateDict]) -> Iterator[tuple[list[str], Tensor]]:
-        """Yield for each layer the names of its tensors and the weights of its nodes, a (clients, nodes) matrix."""
-        counts = torch.zeros(len(self.received), self._num_classes, dtype=self.dtype)
-        for row, item in zip(counts, self.received, strict=True):
+        """Yield for each layer the names of its tensors and the weights of its nodes in each client of the round.
+
+        Args:
+            clients: the parameters of the clients in ``received``; the weights, a (clients, nodes) matrix, are those
+                of all clients.
+        """
+        counts = torch.zeros(len(self.cohort), self._num_classes, dtype=self.dtype)
+        for row, item in zip(counts, self.cohort, strict=True):
             held = torch.as_tensor(item.update.class_counts)
             row[: len(held)] = held  # the data may lack the last classes
         yield self._head_tensors, self.shares(to_device(counts, self.device))  # eq. 4
@@ -137,11 +143,17 @@ class FedNS(FedAvgLastFC):
     def node_weights(self, clients: list[StateDict]) -> Iterator[tuple[list[str], Tensor]]:
         yield from super().node_weights(clients)
         start = self.layout.split(self.layout.parameters, self.start.parameters)
-        for tensors in self._hidden_tensors:
-            # The weight comes first. If it is frozen, the bias is alone: rows of one entry, variance 0, hence p_k.
-            weight = tensors[0]
-            variances = torch.stack([row_variances(client[weight] - start[weight]) for client in clients])  # eq. 5
-            yield tensors, self.shares(without_outliers(variances))  # eq. 6
+        # The weight comes first. If it is frozen, the bias is alone: rows of one entry, variance 0, hence p_k.
+        weights = [tensors[0] for tensors in self._hidden_tensors]
+        nodes = [len(start[name]) for name in weights]
+        if not nodes:
+            return
+        own = [
+            torch.cat([row_variances(client[name] - start[name]) for name in weights]) for client in clients
+        ]  # eq. 5
+        variances = self.rows_of_all(own, width=sum(nodes)).split(nodes, dim=1)
+        for tensors, of_layer in zip(self._hidden_tensors, variances, strict=True):
+            yield tensors, self.shares(without_outliers(of_layer))  # eq. 6
 
 
 def row_variances(values: Tensor) -> Tensor:

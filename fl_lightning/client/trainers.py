@@ -91,7 +91,7 @@ class TrainerPerClient:
         model = self._fit(client, round, round.start_of(client), trainer)
         num_steps = trainer.global_step - strategy.steps_before
         self._clock.check_steps(trainer, num_steps)
-        return self._participants.update(
+        update = self._participants.update(
             client,
             round,
             self._copied_state(model, round),
@@ -101,6 +101,9 @@ class TrainerPerClient:
             metrics={} if strategy.mean_loss is None else {"loss": strategy.mean_loss},
             logged=self._logged_by(trainer),
         )
+        # They hold tensors of the client, and the Trainer, a reference cycle, stays until the garbage collector runs.
+        trainer.callbacks.clear()  # type: ignore[attr-defined]
+        return update
 
     def _share(self, trainer: Trainer) -> float:
         """Return which share of a client's training was done when its current batch began."""

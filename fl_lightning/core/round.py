@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fl_lightning.core.evaluations import Evaluations
 from fl_lightning.core.state import StateDict
+from fl_lightning.core.update import ClientUpdate, difference
 
 
 @dataclass(frozen=True)
@@ -35,3 +36,12 @@ class Round:
         """Return the state that a client starts from: the global state, overridden by the client's own entries."""
         own = self.personal(client) if self.personal is not None else {}
         return {**self.start, **own} if own else self.start
+
+    def difference(self, update: ClientUpdate, names: list[str]) -> Tensor:
+        """Return Δ_k = w_k - w_t over the named parameters as one vector, in at least float32.
+
+        It is computed once per update, for everyone who watches the round with the same parameters: do not change it.
+        """
+        if update._difference is None or update._difference[0] != names:
+            update._difference = names, difference(update.state, self.start_of(update.client), names)
+        return update._difference[1]

@@ -4,7 +4,6 @@ The server owns the only store of a run: it opens, exchanges and saves the store
 its writer, so an aggregator and several client callbacks can each remember something about the same client.
 """
 
-import os
 import re
 import zlib
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from fl_lightning.core.distributed import gather_messages, gather_notes, is_distributed
 from fl_lightning.core.errors import MisconfigurationError
@@ -38,6 +38,8 @@ class ClientStore:
         # A folder keeps two versions of an entry, because a round that is killed is resumed from the previous version.
         self._versions: dict[str, dict[int, int]] = {}
         self._new: set[tuple[str, int]] = set()
+        #: the tensors, or nothing if they are already in the folder
+        self._staged: dict[tuple[str, int], StateDict] = {}
         self._shelf = Shelf()
 
     def part(self, writer: str) -> "ClientMemory":
@@ -66,20 +68,21 @@ class ClientStore:
 
     def put(self, writer: str, client: int, values: StateDict) -> None:
         """Replace the writer's tensors for the client."""
-        self._new.add((writer, client))
-        if self.folder is None:
-            kept = self._entries.setdefault(writer, {})
-            kept[client] = self._shelf.place(values, kept.get(client))
-            return
-        versions = self._versions.setdefault(writer, {})
-        version = versions.get(client, 0) + 1
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(writer, client, version)
-        part = path.with_suffix(f".{os.getpid()}.part")  # several ranks may put the same entry
-        torch.save({name: value.detach().cpu() for name, value in values.items()}, part)
-        part.replace(path)
-        self._path(writer, client, version - 2).unlink(missing_ok=True)
-        versions[client] = version
+        self._adopt(writer, client, self._set_aside(writer, client, values))
+
+    def stage(self, writer: str, client: int, values: StateDict) -> None:
+        """Replace the writer's tensors for the client when :meth:`commit` is called.
+
+        A round that fails must not change what is remembered. With a folder, the tensors are written at once, so that
+        those of a large round do not fill the memory.
+        """
+        self._staged[writer, client] = self._set_aside(writer, client, values)
+
+    def commit(self) -> None:
+        """Make the tensors that were staged in this round the current ones."""
+        for (writer, client), values in self._staged.items():
+            self._adopt(writer, client, values)
+        self._staged.clear()
 
     def clients(self, writer: str) -> list[int]:
         """Return the clients for which the writer has put tensors, sorted by number."""
@@ -95,8 +98,9 @@ class ClientStore:
             )
 
     def begin_round(self) -> None:
-        """Start a round: entries that are put from now on are new to the other ranks."""
+        """Start a round: entries that are put from now on are new to the other ranks. A failed round is forgotten."""
         self._new.clear()
+        self._staged.clear()
 
     def move_to(self, device: torch.device) -> None:
         """Move the tensors to the model's device, as far as they fit there. Called before the first round of a fit."""
@@ -141,6 +145,36 @@ class ClientStore:
             for writer, kept in entries.items():
                 for client, values in kept.items():
                     self.put(writer, client, values)
+
+    def _set_aside(self, writer: str, client: int, values: StateDict) -> StateDict:
+        """Write the tensors to the folder, under a name that is not read yet, and return what stays in memory."""
+        if self.folder is None:
+            return values
+        self.folder.mkdir(parents=True, exist_ok=True)
+        torch.save({name: value.detach().cpu() for name, value in values.items()}, self._part(writer, client))
+        return {}
+
+    def _adopt(self, writer: str, client: int, values: StateDict) -> None:
+        self._new.add((writer, client))
+        if self.folder is None:
+            kept = self._entries.setdefault(writer, {})
+            kept[client] = self._shelf.place(values, kept.get(client))
+            return
+        part, version = self._part(writer, client), self._next_version(writer, client)
+        part.replace(self._path(writer, client, version))
+        self._path(writer, client, version - 2).unlink(missing_ok=True)
+        self._versions.setdefault(writer, {})[client] = version
+
+    def _next_version(self, writer: str, client: int) -> int:
+        return self._versions.get(writer, {}).get(client, 0) + 1
+
+    def _part(self, writer: str, client: int) -> Path:
+        """Return the file for a version that is not complete or not committed.
+
+        Several ranks may put the same entry. A run that is killed and resumed uses the same names again.
+        """
+        path = self._path(writer, client, self._next_version(writer, client))
+        return path.with_suffix(f".{dist.get_rank() if is_distributed() else 0}.part")
 
     def _read(self, writer: str, client: int) -> StateDict:
         path = self._path(writer, client, self._versions[writer][client])

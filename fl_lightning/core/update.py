@@ -1,8 +1,9 @@
 """What a client sends to the server."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from fl_lightning.core.state import StateDict
@@ -40,6 +41,8 @@ class ClientUpdate:
     metrics: dict[str, Tensor] = field(default_factory=dict)
     logged: dict[str, Tensor] = field(default_factory=dict)
     memory: dict[str, StateDict] = field(default_factory=dict)
+    #: names of parameters and the vector that ``Round.difference`` computed for them
+    _difference: tuple[list[str], Tensor] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.num_bytes is None:
@@ -49,3 +52,12 @@ class ClientUpdate:
 def state_bytes(state: Mapping[str, Tensor]) -> int:
     """Return the size of a state on the wire. A tensor that has two names is sent once."""
     return sum({value.data_ptr() or id(value): value.nbytes for value in state.values()}.values())
+
+
+def difference(state: Mapping[str, Tensor], start: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+    """Return ``state - start`` over the named entries as one vector, in at least float32 for 16-bit weights."""
+    vector = torch.cat([state[name].detach().reshape(-1) for name in names])
+    vector = vector.to(torch.promote_types(vector.dtype, torch.float32))
+    for piece, name in zip(vector.split([start[name].numel() for name in names]), names, strict=True):
+        piece.sub_(start[name].detach().reshape(-1))
+    return vector

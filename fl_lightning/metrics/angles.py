@@ -45,7 +45,12 @@ class UpdateAngles(AverageComparison):
         self._angles: dict[int, float] = {}
 
     def update(
-        self, client: int, start: Mapping[str, Tensor], state: Mapping[str, Tensor], weight: float = 1.0
+        self,
+        client: int,
+        start: Mapping[str, Tensor],
+        state: Mapping[str, Tensor],
+        weight: float = 1.0,
+        difference: Tensor | None = None,
     ) -> None:
         """Add a client.
 
@@ -54,8 +59,10 @@ class UpdateAngles(AverageComparison):
             start: the state that the client started from.
             state: the state that the client ended with.
             weight: the client's weight before normalisation: its number of samples, or 1.
+            difference: ``state - start`` over ``layout.parameters`` as one vector, if the caller has it already; it
+                must not change until the round ends.
         """
-        self._add(start, state, weight, float(client))
+        self._add(start, state, weight, float(client), difference=difference)
 
     def compare(self, average: Tensor, update: Tensor) -> float:
         """Return θ_k (eq. 7). The updates are -η times the gradients, and -η cancels in the angle."""

@@ -11,7 +11,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 from fl_lightning.core.scratch import Scratch
 from fl_lightning.core.state import StateLayout, exact_dtype
-from fl_lightning.metrics.functional import update_vector
+from fl_lightning.core.update import difference as state_difference
 
 
 class AverageComparison(Metric, ABC):
@@ -44,8 +44,15 @@ class AverageComparison(Metric, ABC):
     def compare(self, average: Tensor, update: Tensor) -> float:
         """Return the number to report for one client; ``update`` is scratch space that may be overwritten."""
 
-    def _add(self, start: Mapping[str, Tensor], state: Mapping[str, Tensor], weight: float, *report: float) -> None:
-        update = update_vector(self.layout, start, state)
+    def _add(
+        self,
+        start: Mapping[str, Tensor],
+        state: Mapping[str, Tensor],
+        weight: float,
+        *report: float,
+        difference: Tensor | None = None,
+    ) -> None:
+        update = state_difference(state, start, self.layout.parameters) if difference is None else difference
         self.weight += weight
         self.update_sum.add_(self._scratch.copy(update, self.update_sum.dtype), alpha=weight)
         self.updates.append(update.float())

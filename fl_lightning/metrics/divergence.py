@@ -37,6 +37,7 @@ class GradientDivergence(AverageComparison):
         state: Mapping[str, Tensor],
         weight: float = 1.0,
         learning_rate: float | None = None,
+        difference: Tensor | None = None,
     ) -> None:
         """Add a client.
 
@@ -45,8 +46,10 @@ class GradientDivergence(AverageComparison):
             state: the state that the client ended with.
             weight: the client's weight before normalisation: its number of samples, or 1.
             learning_rate: the client's η; the mean over the clients is used, or 1 if none is known.
+            difference: ``state - start`` over ``layout.parameters`` as one vector, if the caller has it already; it
+                must not change until the round ends.
         """
-        self._add(start, state, weight, learning_rate or 0.0)
+        self._add(start, state, weight, learning_rate or 0.0, difference=difference)
 
     def compare(self, average: Tensor, update: Tensor) -> float:
         """Return η ‖g - g_k‖."""

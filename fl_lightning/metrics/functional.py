@@ -1,7 +1,7 @@
 """The formulas behind the metrics, over flat vectors. The aggregators use them too."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from operator import add
 from statistics import fmean
@@ -10,15 +10,6 @@ import torch
 from torch import Tensor
 
 from fl_lightning.core.state import StateLayout, exact_dtype
-
-
-def update_vector(layout: StateLayout, start: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Tensor:
-    """Return Δ = w_k - w_t over the trainable parameters, in at least float32 so that 16-bit weights lose nothing."""
-    before, after = (
-        torch.cat([each[name].detach().reshape(-1) for name in layout.parameters]) for each in (start, state)
-    )
-    dtype = torch.promote_types(after.dtype, torch.float32)
-    return after.to(dtype).sub(before.to(dtype))
 
 
 def layer_norms(vector: Tensor, layout: StateLayout) -> Tensor:
@@ -31,7 +22,7 @@ def layer_norms(vector: Tensor, layout: StateLayout) -> Tensor:
 
 def angle_between(first: Tensor, second: Tensor) -> float:
     """Return the angle in radians; π/2 if a vector is zero, because it points neither along nor against the other."""
-    return angles_of(first, [products_of(first, second)])[0]
+    return angles_of(first, products_of(first, second)[None])[0]
 
 
 def products_of(first: Tensor, other: Tensor) -> Tensor:
@@ -39,13 +30,14 @@ def products_of(first: Tensor, other: Tensor) -> Tensor:
     return torch.stack([other.dot(other), first.dot(other)])
 
 
-def angles_of(first: Tensor, products: Sequence[Tensor]) -> list[float]:
+def angles_of(first: Tensor, products: Tensor) -> list[float]:
     """Return the angle between the first vector and each other vector, as :func:`angle_between` does.
 
-    All products are read at once, because the host waits for a GPU with every read.
+    ``products`` has one row per other vector, see :func:`products_of`. All are read at once,
+    because the host waits for a GPU with every read.
     """
     square = first.dot(first).expand(len(products), 1)
-    return [_angle(*row) for row in torch.cat([square, torch.stack(list(products))], dim=1).tolist()]
+    return [_angle(*row) for row in torch.cat([square, products], dim=1).tolist()]
 
 
 def _angle(first_square: float, second_square: float, product: float) -> float:

@@ -14,7 +14,8 @@ from torchmetrics import Metric
 from fl_lightning.core.layers import LAYER_KINDS
 from fl_lightning.core.scratch import Scratch
 from fl_lightning.core.state import StateLayout, exact_dtype
-from fl_lightning.metrics.functional import layer_norms, update_vector
+from fl_lightning.core.update import difference as state_difference
+from fl_lightning.metrics.functional import layer_norms
 
 #: the layer name for parameters that belong to the model itself, not to a module in it
 ROOT = "root"
@@ -68,15 +69,22 @@ class UpdateNorms(Metric):
         self.add_state("move", zeros(len(groups)), dist_reduce_fx="max")
         self.add_state("integral", zeros(len(groups)), dist_reduce_fx="max", persistent=True)
 
-    def update(self, start: Mapping[str, Tensor], state: Mapping[str, Tensor], weight: float = 1.0) -> None:
+    def update(
+        self,
+        start: Mapping[str, Tensor],
+        state: Mapping[str, Tensor],
+        weight: float = 1.0,
+        difference: Tensor | None = None,
+    ) -> None:
         """Add a client.
 
         Args:
             start: the state that the client started from.
             state: the state that the client ended with.
             weight: the client's weight before normalisation: its number of samples, or 1.
+            difference: ``state - start`` over ``layout.parameters`` as one vector, if the caller has it already.
         """
-        update = update_vector(self.layout, start, state)
+        update = state_difference(state, start, self.layout.parameters) if difference is None else difference
         self.weight += weight
         exact = self._scratch.copy(update, self.update_sum.dtype)
         self.update_sum.add_(exact, alpha=weight)
@@ -86,7 +94,7 @@ class UpdateNorms(Metric):
         """Record how far the global model moved in this round, from ``start`` to ``end``."""
         self._computed = None
         self.has_moved = torch.ones_like(self.has_moved)
-        self.move = self._norms(update_vector(self.layout, start, end))  # eq. 24
+        self.move = self._norms(state_difference(end, start, self.layout.parameters))  # eq. 24
 
     def compute(self) -> dict[str, Tensor]:
         """Return ``<layer>/N``, ``E`` and ``N_over_E`` and, after :meth:`moved`, ``move`` and ``integral``.

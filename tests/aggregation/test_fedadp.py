@@ -14,7 +14,6 @@ from fl_lightning import ClientUpdate
 from fl_lightning.aggregation.fedadp import FedAdp
 from fl_lightning.callbacks import FederatedServer
 from fl_lightning.core.errors import MisconfigurationError
-from fl_lightning.core.store import ClientStore
 from fl_lightning.metrics.functional import angle_between, gompertz
 from tests.toys import ConvNet, federate, identical, random_state, random_updates
 
@@ -223,31 +222,35 @@ def test_the_divergence_is_in_units_of_the_mean_learning_rate(rates, eta):
     assert metrics["fedadp/divergence"] == pytest.approx(2.5 / eta)  # both are half the hypotenuse from the mean
 
 
-@pytest.mark.parametrize("in_folder", [False, True])
-def test_a_resumed_aggregator_continues_like_an_uninterrupted_one(in_folder, generator, tmp_path):
+def saved(aggregator: FedAdp) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(aggregator.state_dict(), file)
+    file.seek(0)
+    return file
+
+
+def test_a_resumed_aggregator_continues_like_an_uninterrupted_one(generator):
     model = ConvNet()
     rounds = [updates_of(model, cohort, generator) for cohort in COHORTS]
-    undisturbed = FedAdp()
+    undisturbed, first, resumed = FedAdp(), FedAdp(), FedAdp()
     expected = [undisturbed.aggregate(model, updates).state for updates in rounds]
-
-    folder = tmp_path if in_folder else None
-    first = FedAdp()
-    kept = ClientStore(folder)
-    first.memory = kept.part("FedAdp")
     for updates in rounds[:2]:
         first.aggregate(model, updates)
-    saved = io.BytesIO()
-    torch.save({"store": kept.state_dict(), "aggregator": first.state_dict()}, saved)
-    saved.seek(0)
-    checkpoint = torch.load(saved, weights_only=True)
-
-    resumed, store = FedAdp(), ClientStore(folder)
-    store.load_state_dict(checkpoint["store"])
-    resumed.load_state_dict(checkpoint["aggregator"])
-    resumed.memory = store.part("FedAdp")
+    resumed.load_state_dict(torch.load(saved(first), weights_only=True))
     for updates, state in zip(rounds[2:], expected[2:], strict=True):
         assert identical(resumed.aggregate(model, updates).state, state)
     assert resumed.smoothed_angles == undisturbed.smoothed_angles
+
+
+def test_a_checkpoint_grows_by_three_numbers_per_client():
+    model, [update] = vectors([1, 0])
+    sizes = []
+    for count in (1_000, 3_000):
+        aggregator = FedAdp()
+        aggregator.aggregate(model, [replace(update, client=client) for client in range(count)])
+        sizes.append(len(saved(aggregator).getvalue()))
+    # a client number, a sum and a count of 8 bytes each; torch.save aligns each tensor to 64 bytes
+    assert sizes[1] - sizes[0] == pytest.approx(2_000 * 3 * 8, abs=3 * 64)
 
 
 def test_a_run_logs_the_angle_and_the_divergence():

@@ -1,5 +1,9 @@
 """What client callbacks remember: it belongs to one client, survives what it must, and is never half written."""
 
+import gc
+import weakref
+from typing import ClassVar
+
 import pytest
 import torch
 from pytorch_lightning.callbacks import OnExceptionCheckpoint
@@ -163,3 +167,24 @@ def test_metrics_of_client_callbacks_are_not_synchronised_over_processes(tmp_pat
     one = losses("one", devices=1)
     assert len(set(one)) == 3
     assert losses("two", devices=2, strategy="ddp_fork") == pytest.approx(one, rel=1e-5)
+
+
+class CountsLiving(ClientCallback):
+    """Counts the earlier clients' callbacks that are still in memory when a client starts."""
+
+    earlier: ClassVar[list[weakref.ref]] = []
+    living: ClassVar[list[int]] = []
+
+    def on_client_start(self, module, optimizers):
+        self.living.append(sum(callback() is not None for callback in self.earlier))
+        self.earlier.append(weakref.ref(self))
+
+
+def test_the_callbacks_of_a_client_are_freed_before_the_next_one_starts():
+    gc.disable()
+    try:
+        federate(server=FederatedServer(client=LocalTraining(callbacks=[CountsLiving()])), rounds=1)
+    finally:
+        gc.enable()
+    assert len(CountsLiving.living) > 1
+    assert not any(CountsLiving.living)

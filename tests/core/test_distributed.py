@@ -5,10 +5,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from fl_lightning.aggregation import FedAvg, FedNNNN, FedNS, Scaffold
+from fl_lightning.aggregation import FedAvg, FedNNNN, Scaffold
 from fl_lightning.core.distributed import gather_messages, max_over_ranks, sum_over_ranks
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import snapshot
+from tests.aggregation.test_fedavg import GatheredMean
 from tests.toys import ConvNet, identical, random_updates
 
 CPU = torch.device("cpu")
@@ -141,4 +142,4 @@ def test_a_streaming_aggregator_reduces_one_buffer_of_sums_and_one_of_counters(m
 
 
 def test_a_gathered_aggregator_exchanges_its_updates_in_one_buffer_without_pickling(tmp_path):
-    reduced_with(FedNS(), tmp_path, {"all_gather": 2, "all_reduce": 1})
+    reduced_with(GatheredMean(), tmp_path, {"all_gather": 2, "all_reduce": 1})

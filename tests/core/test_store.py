@@ -1,3 +1,5 @@
+import weakref
+
 import pytest
 import torch
 
@@ -46,6 +48,33 @@ def test_a_killed_round_is_forgotten(store, tmp_path):
     assert resumed.get("Writer", 4) is None
     resumed.put("Writer", 3, {"a": torch.tensor(5.0)})
     assert resumed.get("Writer", 3)["a"] == 5.0
+
+
+def test_a_staged_entry_is_read_once_it_is_committed(store):
+    store.put("Writer", 3, {"a": torch.tensor(1.0)})
+    store.stage("Writer", 3, {"a": torch.tensor(2.0)})
+    store.stage("Writer", 4, {"a": torch.tensor(3.0)})
+    assert store.get("Writer", 3)["a"] == 1.0
+    assert store.get("Writer", 4) is None
+    store.commit()
+    assert store.get("Writer", 3)["a"] == 2.0
+    assert store.get("Writer", 4)["a"] == 3.0
+
+
+def test_what_a_failed_round_staged_is_forgotten(store):
+    store.stage("Writer", 3, {"a": torch.tensor(1.0)})
+    store.begin_round()
+    store.commit()
+    assert store.get("Writer", 3) is None
+    ClientStore(store.folder).check_empty()  # a run that failed in its first round can begin again
+
+
+def test_a_staged_entry_stays_in_memory_only_without_a_folder(store):
+    values = {"a": torch.ones(3)}
+    alive = weakref.ref(values["a"])
+    store.stage("Writer", 3, values)
+    del values
+    assert (alive() is None) == (store.folder is not None)
 
 
 def test_the_checkpoint_contains_only_plain_types(store, tmp_path):

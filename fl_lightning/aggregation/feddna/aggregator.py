@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.aggregation.base import Aggregate, Federation, GatheredAggregator
+from fl_lightning.aggregation.base import Aggregate, Federation, SplitAggregator
 from fl_lightning.aggregation.feddna.importance import ImportanceLearner, Statistics, moved, pooled, spread, twins
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.layers import statistics_entries
@@ -22,7 +22,7 @@ from fl_lightning.core.state import StateDict, StateLayout
 from fl_lightning.core.transfer import to_device
 
 
-class FedDNA(GatheredAggregator):
+class FedDNA(SplitAggregator):
     """Averages parameters like FedAvg; client k keeps a share γ_k, its importance, of its own statistics (algorithm 1).
 
     Statistics are the running means and variances of BatchNorm. In a model without BatchNorm, the bias and weight of
@@ -66,7 +66,7 @@ class FedDNA(GatheredAggregator):
         self._means, self._variances = _statistics_of(model, self.layout)
 
     def finish_round(self) -> Aggregate:
-        clients = [item.update.client for item in self.received]
+        clients = [item.update.client for item in self.cohort]
         # On the CPU, because the networks are small and after every step the host reads whether to stop.
         sizes = self.sizes.cpu()
         own = self._received_statistics()
@@ -127,7 +127,8 @@ class FedDNA(GatheredAggregator):
             values |= self.layout.split(self.layout.statistics, item.state.statistics)
             means.append(torch.cat([values[name].flatten() for name in self._means]))
             variances.append(torch.cat([values[name].flatten() for name in self._variances]))
-        return Statistics(torch.stack(means).to(self.dtype).cpu(), torch.stack(variances).to(self.dtype).cpu())
+        width = sum(self.layout.shapes[name].numel() for name in self._means)
+        return Statistics(self.rows_of_all(means, width).cpu(), self.rows_of_all(variances, width).cpu())
 
     def _entries(self, mean: Tensor, var: Tensor) -> StateDict:
         """Return one row of statistics as entries of the model's state."""
