@@ -45,6 +45,10 @@ class RoundRunner(Callback, ABC):
         """Keep those of the module's own callbacks that run on clients, and return those that run on the server."""
 
     @abstractmethod
+    def resize(self, module: LightningModule, state: Mapping[str, Tensor]) -> None:
+        """Give the module the widths of a state before it is loaded, if the algorithm changes widths."""
+
+    @abstractmethod
     def run_round(self, pl_module: "FederatedModule", clients: list[int]) -> None:
         """Called by the training step on every rank, with this rank's clients, possibly none."""
 
@@ -205,6 +209,11 @@ class FederatedModule(LightningModule):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load a state into the module."""
+        trainer = trainer_of(self)
+        if trainer is not None:
+            for runner in trainer.callbacks:  # type: ignore[attr-defined]
+                if isinstance(runner, RoundRunner):
+                    runner.resize(self.module, state_dict)
         if strict:
             self._check_same_model(state_dict)
         return self.module.load_state_dict(state_dict, strict=strict, assign=assign)

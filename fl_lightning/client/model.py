@@ -11,6 +11,7 @@ from fl_lightning._lightning.client_module import client_copy, shared_callables,
 from fl_lightning._lightning.copying import copy_module
 from fl_lightning._lightning.names import LightningModule, rank_zero_info
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.widths import resize
 
 
 class ClientModel:
@@ -45,6 +46,8 @@ class ClientModel:
 
     def reset(self, state: Mapping[str, Tensor]) -> LightningModule:
         """Return a module that starts from ``state`` and keeps nothing from earlier clients."""
+        if any(isinstance(tensor, Tensor) and tensor.shape != state[name].shape for name, tensor in self._tensors.items()):
+            resize(self._pristine, state)
         with torch.no_grad():
             for name, tensor in self._tensors.items():
                 if isinstance(tensor, Tensor):

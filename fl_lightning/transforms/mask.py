@@ -39,7 +39,9 @@ class BernoulliMask(UploadTransform):
         masked = FlatState(
             torch.where(mask, trained.parameters, start.parameters), trained.statistics, trained.counters
         )
-        saved = int((~kept).sum()) * trained.parameters.element_size()
+        parts = layout.split(layout.parameters, kept)
+        dropped = sum(int((~part).sum()) for name, part in parts.items() if name not in update.unsent)
+        saved = dropped * trained.parameters.element_size()
         return replace(
             update,
             state=layout.unflatten(masked, like=update.state),
