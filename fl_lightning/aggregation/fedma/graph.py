@@ -39,6 +39,10 @@ def trace(model: nn.Module) -> fx.Graph:
         MisconfigurationError: if ``torch.fx`` cannot trace it.
     """
     tracer = fx.Tracer(autowrap_functions=(pack_padded_sequence, pad_packed_sequence))
+    if tracer.is_leaf_module(model, ""):  # the model is a single layer of torch
+        graph = fx.Graph()
+        graph.output(graph.call_module("", (graph.placeholder("inputs"),)))
+        return graph
     with _in_training(model):
         try:
             return tracer.trace(model)
