@@ -16,6 +16,7 @@ from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning._lightning.server_trainer import trainer_of
 from fl_lightning.core.errors import MisconfigurationError, refuse_classes
 from fl_lightning.core.server_optimizer import ServerOptimizer
+from fl_lightning.core.widths import resize
 
 _EVALUATION_HOOKS = tuple(
     f"on_{stage}_{moment}"
@@ -211,9 +212,12 @@ class FederatedModule(LightningModule):
         """Load a state into the module."""
         trainer = trainer_of(self)
         if trainer is not None:
-            for runner in trainer.callbacks:  # type: ignore[attr-defined]
+            runners: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+            for runner in runners:
                 if isinstance(runner, RoundRunner):
                     runner.resize(self.module, state_dict)
+        elif not strict:  # Lightning returns the model from other processes, where it may have grown
+            resize(self.module, state_dict)
         if strict:
             self._check_same_model(state_dict)
         return self.module.load_state_dict(state_dict, strict=strict, assign=assign)

@@ -46,7 +46,9 @@ class ClientModel:
 
     def reset(self, state: Mapping[str, Tensor]) -> LightningModule:
         """Return a module that starts from ``state`` and keeps nothing from earlier clients."""
-        if any(isinstance(tensor, Tensor) and tensor.shape != state[name].shape for name, tensor in self._tensors.items()):
+        if any(
+            isinstance(tensor, Tensor) and tensor.shape != state[name].shape for name, tensor in self._tensors.items()
+        ):
             resize(self._pristine, state)
         with torch.no_grad():
             for name, tensor in self._tensors.items():

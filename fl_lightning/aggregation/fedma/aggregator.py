@@ -141,7 +141,9 @@ class FedMA(GatheredAggregator):
         for number in range(self.stage, len(self._plan.stages)):
             stage = self._plan.stages[number]
             now = number == self.stage or self.one_shot
-            held = [{name: torch.ones((), dtype=self.dtype, device=self.device) for name in stage.tensors} for _ in models]
+            held = [
+                {name: torch.ones((), dtype=self.dtype, device=self.device) for name in stage.tensors} for _ in models
+            ]
             for group in stage.groups:
                 places, width = self._match(stage, group, models, widths, generator, grow=now)
                 for model, mask, place in zip(models, held, places, strict=True):

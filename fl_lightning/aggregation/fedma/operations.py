@@ -11,15 +11,17 @@ from fl_lightning.aggregation.fedma.units import Axis, CannotFollowError, Flow, 
 
 #: functions and methods that treat all units alike and leave each at its place
 _ALIKE = frozenset(
-    (
-        "abs add iadd sub isub mul imul div truediv itruediv floordiv mod neg pow exp log log1p sqrt rsqrt square erf"
-        " sin cos reciprocal maximum minimum clamp clip where masked_fill gt lt ge le eq ne and or invert logical_not"
-        " relu relu6 leaky_relu elu selu celu gelu silu mish sigmoid hardsigmoid hardswish hardtanh tanh softplus"
-        " softsign logsigmoid hardshrink softshrink tanhshrink threshold rrelu softmax log_softmax softmin normalize"
-        " dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout stochastic_depth drop_path"
-        " contiguous clone detach to type type_as float double half bfloat16 cpu cuda requires_grad"
-        " zeros_like ones_like rand_like randn_like empty_like"
-    ).split()
+    name
+    for line in (
+        "abs add iadd sub isub mul imul div truediv itruediv floordiv mod neg pow exp log log1p sqrt rsqrt square erf",
+        "sin cos reciprocal maximum minimum clamp clip where masked_fill gt lt ge le eq ne and or invert logical_not",
+        "relu relu6 leaky_relu elu selu celu gelu silu mish sigmoid hardsigmoid hardswish hardtanh tanh softplus",
+        "softsign logsigmoid hardshrink softshrink tanhshrink threshold rrelu softmax log_softmax softmin normalize",
+        "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout stochastic_depth drop_path",
+        "contiguous clone detach to type type_as float double half bfloat16 cpu cuda requires_grad",
+        "zeros_like ones_like rand_like randn_like empty_like",
+    )
+    for name in line.split()
 )
 _ALIKE_MODULES: tuple[type[nn.Module], ...] = (
     *(nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout),
@@ -28,8 +30,8 @@ _ALIKE_MODULES: tuple[type[nn.Module], ...] = (
     *(nn.Hardshrink, nn.Softshrink, nn.Threshold, nn.Softmax, nn.LogSoftmax, nn.Softmin),
 )
 #: what a tensor says about itself
-_FACTS = frozenset("size shape dim ndim dtype device numel ndimension is_floating_point".split())
-_REDUCTIONS = frozenset("mean sum amax amin std var norm logsumexp prod".split())
+_FACTS = frozenset(["size", "shape", "dim", "ndim", "dtype", "device", "numel", "ndimension", "is_floating_point"])
+_REDUCTIONS = frozenset(["mean", "sum", "amax", "amin", "logsumexp"])
 _POOLING = re.compile(r"(?:adaptive_?|fractional_?)?(?:max|avg|lp)_?pool([123])d", re.IGNORECASE)
 
 

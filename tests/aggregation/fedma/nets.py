@@ -55,7 +55,7 @@ class Depthwise(nn.Module):
         self.expand, self.norm = nn.Conv2d(1, 6, 1), nn.BatchNorm2d(6)
         self.depthwise, self.depthwise_norm = nn.Conv2d(6, 6, 3, padding=1, groups=6), nn.BatchNorm2d(6)
         self.squeeze, self.excite = nn.Conv2d(6, 3, 1), nn.Conv2d(3, 6, 1)
-        self.double, self.project = nn.Conv2d(6, 12, 3, groups=6), nn.Conv2d(12, 4, 1)
+        self.pairs, self.project = nn.Conv2d(6, 12, 3, groups=6), nn.Conv2d(12, 4, 1)
         self.head = nn.Linear(4, 3)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class Depthwise(nn.Module):
         inner = self.depthwise_norm(self.depthwise(inner))
         scale = functional.adaptive_avg_pool2d(inner, 1)
         scale = torch.sigmoid(self.excite(functional.relu(self.squeeze(scale))))
-        return self.head(self.project(self.double(scale * inner)).mean([2, 3]))
+        return self.head(self.project(self.pairs(scale * inner)).mean([2, 3]))
 
 
 class Recurrent(nn.Module):

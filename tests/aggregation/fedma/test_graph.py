@@ -89,7 +89,9 @@ def frozen_first() -> nn.Module:
 
 
 def grouped(groups: int) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 6, 1), nn.GroupNorm(groups, 6), nn.Flatten(), nn.Linear(96, 2))
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.Conv2d(4, 6, 1), nn.GroupNorm(groups, 6), nn.Flatten(), nn.Linear(96, 2)
+    )
 
 
 ANCHORED = {
