@@ -46,13 +46,11 @@ class ClientModel:
 
     def reset(self, state: Mapping[str, Tensor]) -> LightningModule:
         """Return a module that starts from ``state`` and keeps nothing from earlier clients."""
-        if any(
-            isinstance(tensor, Tensor) and tensor.shape != state[name].shape for name, tensor in self._tensors.items()
-        ):
-            resize(self._pristine, state)
         with torch.no_grad():
             for name, tensor in self._tensors.items():
                 if isinstance(tensor, Tensor):
+                    if tensor.shape != state[name].shape:  # the global model has grown
+                        resize(self._pristine, state)
                     tensor.copy_(state[name])
                     tensor.grad = None
         for name, tensor in self._global:  # a callback of the server may unfreeze layers between rounds

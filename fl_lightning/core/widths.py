@@ -32,8 +32,9 @@ def _update_attributes(module: nn.Module) -> None:
     elif isinstance(module, nn.Embedding):
         module.embedding_dim = module.weight.shape[1]
     elif isinstance(module, nn.RNNBase):
-        module.input_size = module.weight_ih_l0.shape[1]
-        module.hidden_size = module.weight_hh_l0.shape[1]
+        module.input_size = module.get_parameter("weight_ih_l0").shape[1]
+        if not module.proj_size:
+            module.hidden_size = module.get_parameter("weight_hh_l0").shape[1]
         module.flatten_parameters()
     elif isinstance(module, _NormBase):
         module.num_features = len(next(value for value in (module.weight, module.running_mean) if value is not None))

@@ -7,7 +7,6 @@ import fl_lightning.models
 from fl_lightning import ClientUpdate
 from fl_lightning.aggregation import FedNS
 from fl_lightning.aggregation.fedma.plan import read_plan
-from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.state import StateLayout
 from fl_lightning.models import (
     MLR,

@@ -141,9 +141,9 @@ class FedMA(GatheredAggregator):
         for number in range(self.stage, len(self._plan.stages)):
             stage = self._plan.stages[number]
             now = number == self.stage or self.one_shot
-            held = [
-                {name: torch.ones((), dtype=self.dtype, device=self.device) for name in stage.tensors} for _ in models
-            ]
+            # 1 where a client has an entry, 0 where the model grew and the client has no such unit
+            everything = torch.ones((), dtype=self.dtype, device=self.device)
+            held = [dict.fromkeys(stage.tensors, everything) for _ in models]
             for group in stage.groups:
                 places, width = self._match(stage, group, models, widths, generator, grow=now)
                 for model, mask, place in zip(models, held, places, strict=True):
@@ -178,8 +178,8 @@ class FedMA(GatheredAggregator):
             group, reason = next(iter(plan.rigid.items()))
             layer = next(stage.layer for stage in plan.stages if group in stage.groups)
             raise MisconfigurationError(
-                f"max_width={self.max_width}, but {layer} cannot get more units, because {reason}; or leave max_width of"
-                " FedMA out"
+                f"max_width={self.max_width}, but {layer} cannot get more units, because {reason}:"
+                " leave max_width of FedMA out"
             )
 
     def _tensors(self, state: FlatState) -> StateDict:

@@ -108,9 +108,9 @@ def _recurrent(layer: nn.RNNBase, flow: Flow) -> Outcome:
             outputs += state
             hidden.append(Flow(state, -1, 2))
             cells.append(Flow(cell, -1, 2))
-            if directions * layer.num_layers > 1:
+            if directions * layer.num_layers > 1 or layer.proj_size:
                 for part in cell + state:
-                    part.units.fix_number("all layers and directions of a recurrent layer have the same width")
+                    part.units.fix_number("all layers and directions of a recurrent layer share one width")
         inputs = outputs
     assert inputs is not None
     ends = Stack(tuple(hidden))

@@ -145,7 +145,7 @@ def _reshape(flow: Flow, *shape: Any) -> Flow:
     if result is None:
         raise CannotFollowError("it changes the shape in a way that FedMA cannot follow")
     if isinstance(sizes[place], int) and sizes[place] != -1:
-        flow.fix_number(f"a reshape in forward expects {sizes[place]} values per sample: write -1 there")
+        flow.fix_number(f"a reshape in forward expects {sizes[place]} values where -1 would fit any width")
     return result
 
 

@@ -151,9 +151,8 @@ def read_plan(model: nn.Module, layout: StateLayout) -> Plan:
     _find_head(plan, model)
     plan.anchored = {layer: reason for layer, reason in reader.anchored().items() if layer != reader.layers[-1]}
     if len(plan.stages) > 1 and not plan.widths:
-        raise refuse(
-            f"all units of {name} keep their places, because {next(iter(plan.anchored.values()))}", "use another net"
-        )
+        reason = next(iter(plan.anchored.values()), "no layer has units of its own")
+        raise refuse(f"all units of {name} keep their places, because {reason}", "use another net")
     return plan
 
 

@@ -79,8 +79,8 @@ class Flow:
         axis: the units along one of the dimensions; None if no units can be told apart from anything else.
         dim: that dimension, counted from the last, which is -1.
         rank: number of dimensions; None if unknown.
-        spread: whether each entry of the axis stands for several adjacent ones, whose number is not known before a layer
-            reads them, as when the output of a convolution is flattened.
+        spread: whether each entry of the axis stands for several adjacent ones, as when the output of a convolution is
+            flattened. Their number is known once a layer reads them.
         uniform: whether the tensor, or number, is the same for all units.
         stage: the last stage whose layers the tensor depends on; -1 before the first.
         source: the name of the parameter or buffer that the tensor is, if it is one.

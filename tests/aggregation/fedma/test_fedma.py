@@ -19,6 +19,7 @@ from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateLayout
 from fl_lightning.data import IID, RandomClients
 from fl_lightning.models.nets import FullyConnected
+from fl_lightning.transforms import BernoulliMask
 from tests.toys import Blobs, ConvNet, Net, federate, identical, quiet_trainer, random_state, random_updates
 
 
@@ -288,6 +289,52 @@ def test_two_passes_train_layer_by_layer():
                 common = all(torch.equal(starts[0][name], starts[client][name]) for client in range(4))
                 assert common == (stage == 0 or number < stage), (stage, name)
     assert all(server.aggregator.memory.get(client) == {} for client in range(4))
+
+
+class Uploads(RoundCallback):
+    """Records how many bytes each client of a round sent."""
+
+    def __init__(self) -> None:
+        self.sizes = []
+
+    def on_round_start(self, trainer, pl_module, round, clients):
+        self.sizes.append([])
+
+    def on_client_end(self, trainer, pl_module, round, update, weight):
+        self.sizes[-1].append(update.num_bytes)
+
+
+#: bytes of each layer of Chain: 6 * 9 + 9, 9 * 8 + 8 and 8 * 4 + 4 numbers
+LAYER_BYTES = [4 * 63, 4 * 80, 4 * 36]
+
+
+def test_a_client_sends_one_layer_per_round():
+    uploads = Uploads()
+    run(4, watch=uploads)
+    assert uploads.sizes == [[size] * 4 for size in [*LAYER_BYTES, LAYER_BYTES[0]]]
+
+
+def test_a_client_sends_all_layers_in_one_shot():
+    uploads = Uploads()
+    run(2, FederatedServer(FedMA(one_shot=True)), uploads)
+    assert uploads.sizes == [[sum(LAYER_BYTES)] * 4] * 2
+
+
+def test_a_mask_saves_bytes_of_the_layer_that_is_sent_only():
+    uploads, mask = Uploads(), BernoulliMask(0.5)
+    run(3, FederatedServer(FedMA(), transforms=[mask]), uploads)
+    first, end = 0, 0
+    for stage, sizes in zip(LAYER_BYTES, uploads.sizes, strict=True):
+        first, end = end, end + stage // 4
+        assert sizes == [4 * int(mask.mask(179, 0, client)[first:end].sum()) for client in range(4)]
+
+
+def test_a_client_also_sends_the_statistics_that_training_changed():
+    uploads = Uploads()
+    federate(Net(batch_norm=True), server=FederatedServer(FedMA()), rounds=2, callbacks=[uploads])
+    statistics = 4 * (8 + 8) + 8  # running mean and variance, and the counter
+    hidden, norm, head = 4 * (6 * 8 + 8), 4 * (8 + 8), 4 * (8 * 4 + 4)
+    assert uploads.sizes == [[hidden + norm + statistics] * 4, [head + statistics] * 4]
 
 
 def test_one_shot_trains_all_layers_in_every_round():
