@@ -78,6 +78,7 @@ class GraphReader:
         self.layers: list[str] = []
         self._stages: dict[int, int] = {}
         self._outputs: dict[str, list[Flow]] = {}
+        self._unknown: dict[str, str] = {}
         values: dict[fx.Node, Any] = {}
         for node in trace(model).nodes:
             args = fx.node.map_arg(node.args, values.__getitem__)
@@ -86,8 +87,9 @@ class GraphReader:
                 values[node] = self._follow(node, args, kwargs)
             except CannotFollowError as problem:
                 values[node] = self._stop(node, flows_in([args, kwargs]), str(problem))
-        for name in self.ties.keys() & set(fixed):
-            self._anchor(name, f"{name} is frozen")
+        for name in fixed:
+            if name in self.ties:
+                self._anchor(name, f"{name} is frozen")
 
     def _follow(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if node.op == "placeholder":
@@ -103,7 +105,7 @@ class GraphReader:
             args, kwargs = self._with_parameters(args, kwargs)
         result = apply_function(name, args, kwargs)
         stage = max((flow.stage for flow in flows_in([args, kwargs])), default=-1)
-        return replace(result, stage=stage) if isinstance(result, Flow) and not result.uniform else result
+        return replace(result, stage=stage, source=None) if isinstance(result, Flow) and not result.uniform else result
 
     def _attribute(self, path: str) -> Flow:
         value: Any = self._model
@@ -111,14 +113,18 @@ class GraphReader:
             value = getattr(value, part)
         if not isinstance(value, Tensor):
             return Flow()
-        return Flow(rank=value.dim(), source=self._names.get(id(value)))
+        name = self._names.get(id(value))
+        if name is not None:  # used by the layer that was called last, or before the first
+            self.ties.setdefault(name, Tie(max(0, len(self.layers) - 1), {}))
+        return Flow(rank=value.dim(), source=name)
 
     def _call(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         module = self._modules[path]
         flows = flows_in([args, kwargs])
         flow = args[0] if args and isinstance(args[0], Flow) else next(iter(flows), Flow())
         own = [*module.named_parameters(), *module.named_buffers()]
-        if not own:
+        rule = rule_for(module)
+        if not own and rule is None:
             result = apply_module(module, flow) if len(flows) == 1 else None
             if result is None:
                 raise CannotFollowError("FedMA does not know this kind of layer")
@@ -127,15 +133,16 @@ class GraphReader:
         tensors = [self._names[id(value)] for _, value in own if id(value) in self._names]
         for name in tensors:
             self.ties.setdefault(name, Tie(stage, {}))
-        rule = rule_for(module)
         try:
             if rule is None or len(flows) > 1:
                 raise CannotFollowError("FedMA does not know this kind of layer")
             result, axes = rule(module, flow)
             self._tie(dict(own), axes)
-        except CannotFollowError:
+        except CannotFollowError as problem:
             for name in tensors:
                 self._anchor(name, f"{path} reads them")
+            if path in self.layers:
+                self._unknown[path] = f"{path} cannot be followed: {problem}"
             raise
         if self.layers and path == self.layers[stage]:
             self._outputs.setdefault(path, flows_in(result))
@@ -147,7 +154,8 @@ class GraphReader:
             layer: [stretch.units.anchored for flow in flows for stretch in flow.axis or ()]
             for layer, flows in self._outputs.items()
         }
-        return {layer: reason for layer, found in reasons.items() for reason in found[:1] if reason is not None}
+        found = {layer: reason for layer, some in reasons.items() for reason in some[:1] if reason is not None}
+        return {layer: reason for layer in self.layers for reason in [(found | self._unknown).get(layer)] if reason}
 
     def _stage_of(self, path: str, module: nn.Module, flows: list[Flow]) -> int:
         """Return a layer's stage: a new one, that of its first call, or that of the layer before it."""
@@ -183,13 +191,12 @@ class GraphReader:
     def _with_parameters(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Tie a parameter that is added to units, or multiplied with them, to these units."""
         flows = flows_in([args, kwargs])
-        units = next((flow for flow in flows if flow.axis is not None), None)
+        units = max((flow for flow in flows if flow.axis is not None), key=lambda flow: flow.width, default=None)
         stage = max([0, *(flow.stage for flow in flows)])
 
         def tied(flow: Any) -> Any:
             if not isinstance(flow, Flow) or flow.source is None:
                 return flow
-            self.ties.setdefault(flow.source, Tie(stage, {}))
             shape = self._state[flow.source].shape
             if units is None:
                 return replace(flow, source=None, stage=stage)
@@ -208,7 +215,6 @@ class GraphReader:
         for flow in flows:
             flow.anchor(f"they reach {name}, and {problem}")
             if flow.source is not None:
-                self.ties.setdefault(flow.source, Tie(max(stage, 0), {}))
                 self._anchor(flow.source, f"they reach {name}")
         own = self._stages.get(id(self._modules.get(str(node.target)))) if node.op == "call_module" else None
         return Flow(stage=stage if own is None else own)

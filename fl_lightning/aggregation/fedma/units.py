@@ -174,7 +174,7 @@ def combine(flows: list[Flow]) -> Flow:
     if any((flow.dim, flow.spread) != (first.dim, first.spread) for flow in known):
         raise CannotFollowError("it combines units in different dimensions")
     merge_axes(flow.axis for flow in known if flow.axis is not None)
-    rank = next((flow.rank for flow in known if flow.rank is not None), None)
+    rank = max((flow.rank for flow in known if flow.rank is not None), default=None)
     return replace(first, stage=stage, rank=rank, source=None)
 
 

@@ -9,7 +9,7 @@ from fl_lightning.aggregation import FedAvg, FedMA
 from fl_lightning.aggregation.fedma.plan import read_plan
 from fl_lightning.core.state import StateLayout
 from fl_lightning.models import TorchvisionNet
-from tests.aggregation.fedma.nets import NETS, outputs, permuted_copy, randomized
+from tests.aggregation.fedma.nets import IMAGES, NETS, outputs, permuted_copy, randomized
 
 each_net = pytest.mark.parametrize("net", NETS)
 
@@ -117,6 +117,26 @@ def test_units_that_are_tied_to_their_places_keep_them_while_others_move(case):
     plan = plan_of(make())
     assert layer in plan.anchored
     assert plan.widths == widths
+
+
+class Gated(nn.Module):
+    """Uses a parameter in another shape, and normalises without weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(36, 5), nn.Linear(5, 4), nn.Linear(4, 3)
+        self.norm, self.gate = nn.LayerNorm(5, elementwise_affine=False), nn.Parameter(torch.randn(2, 2))
+
+    def forward(self, images):
+        hidden = self.norm(self.first(images.flatten(1)))
+        return self.head(torch.tanh(self.second(hidden)) * self.gate.view(-1))
+
+
+def test_a_parameter_that_changes_its_shape_ties_units_to_their_places():
+    plan = plan_of(Gated())
+    assert plan.widths == [5]
+    assert list(plan.anchored) == ["second"]
+    check_permuted_copies_are_recovered(Gated(), IMAGES, clients=3)
 
 
 @pytest.mark.parametrize(("groups", "widths"), [(1, [4, 6]), (6, [4, 6])])

@@ -33,6 +33,7 @@ GROWING = {name: NETS[name][:2] for name in ("residual", "dense", "depthwise")} 
 
 def clients_without_common_units():
     """Return a model and the updates of two clients whose hidden units are far apart."""
+    torch.manual_seed(0)
     model = FullyConnected(inputs=6, hidden=(3,), num_classes=4)
     states = [{name: torch.randn_like(value) for name, value in model.state_dict().items()} for _ in range(2)]
     for client, state in enumerate(states):
