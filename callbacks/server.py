@@ -2,7 +2,7 @@
 
 import copy
 import gc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -182,6 +182,9 @@ class FederatedServer(RoundRunner):
         """Seed the round, so that nothing random in it, validation included, depends on earlier rounds."""
         seed_global_generators(seed_for("round", _data_of(trainer).seed, trainer.current_epoch))
 
+    def resize(self, module: LightningModule, state: Mapping[str, Tensor]) -> None:
+        self.aggregator.resize(module, state)
+
     def run_round(self, pl_module: FederatedModule, clients: list[int]) -> None:
         trainer = pl_module.trainer
         round = self._begin_round(pl_module)
@@ -292,6 +295,7 @@ class FederatedServer(RoundRunner):
         return self.aggregator.round
 
     def _install(self, pl_module: FederatedModule, aggregate: Aggregate) -> None:
+        self.aggregator.resize(pl_module.module, aggregate.state)
         pl_module.move_towards(aggregate.state)
         if aggregate.served_state is aggregate.state:
             self._clients_state = None

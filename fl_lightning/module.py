@@ -16,6 +16,7 @@ from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning._lightning.server_trainer import trainer_of
 from fl_lightning.core.errors import MisconfigurationError, refuse_classes
 from fl_lightning.core.server_optimizer import ServerOptimizer
+from fl_lightning.core.widths import resize
 
 _EVALUATION_HOOKS = tuple(
     f"on_{stage}_{moment}"
@@ -43,6 +44,10 @@ class RoundRunner(Callback, ABC):
     @abstractmethod
     def assign_callbacks(self, callbacks: Sequence[Callback]) -> list[Callback]:
         """Keep those of the module's own callbacks that run on clients, and return those that run on the server."""
+
+    @abstractmethod
+    def resize(self, module: LightningModule, state: Mapping[str, Tensor]) -> None:
+        """Give the module the widths of a state before it is loaded, if the algorithm changes widths."""
 
     @abstractmethod
     def run_round(self, pl_module: "FederatedModule", clients: list[int]) -> None:
@@ -205,6 +210,14 @@ class FederatedModule(LightningModule):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load a state into the module."""
+        trainer = trainer_of(self)
+        if trainer is not None:
+            runners: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+            for runner in runners:
+                if isinstance(runner, RoundRunner):
+                    runner.resize(self.module, state_dict)
+        elif not strict:  # Lightning returns the model from other processes, where it may have grown
+            resize(self.module, state_dict)
         if strict:
             self._check_same_model(state_dict)
         return self.module.load_state_dict(state_dict, strict=strict, assign=assign)

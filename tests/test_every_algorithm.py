@@ -79,6 +79,7 @@ ALGORITHMS = {
     "FedBN": FedBN,
     "FedMA": FedMA,
     "FedMA in one shot": lambda: FedMA(one_shot=True),
+    "FedMA with BatchNorm": FedMA,
     "FedDyn": lambda: FedDyn(alpha=0.1),
     "FedNova": FedNova,
     "Ditto": FedAvg,
@@ -107,13 +108,13 @@ PARTS = {
 #: client callbacks of the algorithms that have no aggregator of their own
 CLIENT_CALLBACKS = {"Ditto": [Ditto(lam=0.5)]}
 #: algorithms that remember something about each client; the others never use the store
-WITH_MEMORY = ("FedDNA", "Scaffold", "FedBN", "FedMA", "FedDyn", "Ditto")
+WITH_MEMORY = ("FedDNA", "Scaffold", "FedBN", "FedMA", "FedMA with BatchNorm", "FedDyn", "Ditto")
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 
 def fitting_model(algorithm: str) -> Images:
     torch.manual_seed(0)
-    return Images(norm="FedMA" not in algorithm)
+    return Images(norm=algorithm not in ("FedMA", "FedMA in one shot"))
 
 
 def run(algorithm, module=None, partition=None, selection=None, weighting="samples", transforms=None, **options):
@@ -139,7 +140,7 @@ def run(algorithm, module=None, partition=None, selection=None, weighting="sampl
 
 
 #: combinations that are refused, see REFUSED
-IMPOSSIBLE = {("FedMA", "optimizer"), ("FedMA in one shot", "optimizer")}
+IMPOSSIBLE = {(name, "optimizer") for name in ALGORITHMS if "FedMA" in name}
 
 
 #: algorithms with different aggregators, memories and client callbacks. With the others, single parts are slow tests.
@@ -177,8 +178,7 @@ def adam(parameters) -> torch.optim.Optimizer:
 
 REFUSED = {
     "FedMA with a server optimiser": ("FedMA", lambda: Images(norm=False), "leave server.optimizer out"),
-    "FedMA with BatchNorm": ("FedMA", lambda: Images(norm=True), "norm"),
-    "FedMA with an LSTM": ("FedMA", Recurrent, "lstm"),
+    "FedMA with a layer that forward does not use": ("FedMA", Recurrent, "lstm"),
     "FedBN without normalisation": ("FedBN", lambda: Images(norm=False), "no normalisation layer"),
     "FedDNA without normalisation": ("FedDNA", lambda: Images(norm=False), "FedDNA"),
     "FedNova with Adam": ("FedNova", lambda: Images(optimizer=torch.optim.Adam), "Adam"),

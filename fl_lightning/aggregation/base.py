@@ -10,7 +10,7 @@ the updates of the round, each rank those of its own clients. Gathered aggregato
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -115,6 +115,9 @@ class Aggregator(ABC):
     def personal_state(self, client: int) -> StateDict:
         """Return the entries that override the global state when this client starts."""
         return {}
+
+    def resize(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+        """Give the model the widths of a state before it is loaded. Override it if the algorithm changes widths."""
 
     def begin_round(self, model: nn.Module, round: Round) -> None:
         """Called before any client trains. ``model`` holds the state that the clients start from, ``round.start``."""

@@ -11,6 +11,7 @@ from fl_lightning._lightning.client_module import client_copy, shared_callables,
 from fl_lightning._lightning.copying import copy_module
 from fl_lightning._lightning.names import LightningModule, rank_zero_info
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.widths import resize
 
 
 class ClientModel:
@@ -48,6 +49,8 @@ class ClientModel:
         with torch.no_grad():
             for name, tensor in self._tensors.items():
                 if isinstance(tensor, Tensor):
+                    if tensor.shape != state[name].shape:  # the global model has grown
+                        resize(self._pristine, state)
                     tensor.copy_(state[name])
                     tensor.grad = None
         for name, tensor in self._global:  # a callback of the server may unfreeze layers between rounds

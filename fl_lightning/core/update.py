@@ -23,6 +23,7 @@ class ClientUpdate:
         learning_rate: the learning rate of its last step.
         num_bytes: the size of ``state`` on the wire; by default the size of its tensors. Local training counts
             trainable parameters, and of the others only those that the client changed.
+        unsent: entries of ``state`` that a real client would not send, and that ``num_bytes`` does not count.
         extras: tensors that an algorithm sends along with the state.
         metrics: what the client measured, such as its mean training loss.
         logged: what the client's module logged and :class:`~fl_lightning.client.LocalTraining` was asked to report.
@@ -37,6 +38,7 @@ class ClientUpdate:
     num_steps: int | None = None
     learning_rate: float | None = None
     num_bytes: int | None = None
+    unsent: frozenset[str] = frozenset()
     extras: dict[str, Tensor] = field(default_factory=dict)
     metrics: dict[str, Tensor] = field(default_factory=dict)
     logged: dict[str, Tensor] = field(default_factory=dict)

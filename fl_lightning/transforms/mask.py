@@ -39,11 +39,16 @@ class BernoulliMask(UploadTransform):
         trained = layout.flatten(update.state)
         start = layout.flatten(round.start_of(update.client))
         generator = self._generator(round.seed, update.client)
-        parameters, saved = self._mask(trained.parameters, start.parameters, generator)
+        kept = self._draw(trained.parameters.numel(), generator)
+        parameters = _masked(trained.parameters, start.parameters, kept)
+        dropped = layout.split(layout.parameters, ~kept)
         statistics = trained.statistics
         if self.statistics:
-            statistics, more = self._mask(statistics, start.statistics, generator)
-            saved += more
+            kept = self._draw(statistics.numel(), generator)
+            statistics = _masked(statistics, start.statistics, kept)
+            dropped |= layout.split(layout.statistics, ~kept)
+        sent = {name: part for name, part in dropped.items() if name not in update.unsent}
+        saved = sum(int(part.sum()) * update.state[name].element_size() for name, part in sent.items())
         return replace(
             update,
             state=layout.unflatten(FlatState(parameters, statistics, trained.counters), like=update.state),
@@ -54,15 +59,14 @@ class BernoulliMask(UploadTransform):
         """Return a client's R over the parameters, which is true where an entry is kept."""
         return self._draw(size, self._generator(seed, client))
 
-    def _mask(self, trained: Tensor, start: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
-        """Return what the server receives, and how many bytes are saved."""
-        kept = self._draw(trained.numel(), generator)
-        masked = torch.where(to_device(kept, trained.device), trained, start)
-        return masked, int((~kept).sum()) * trained.element_size()
-
     def _draw(self, size: int, generator: torch.Generator) -> Tensor:
         return torch.rand(size, generator=generator) < self.keep
 
     def _generator(self, seed: int, client: int) -> torch.Generator:
         """Return a client's generator. It is on the CPU, because a GPU's would draw a different mask."""
         return torch.Generator().manual_seed(seed_for("mask", seed, client))
+
+
+def _masked(trained: Tensor, start: Tensor, kept: Tensor) -> Tensor:
+    """Return what the server receives: the trained entries that are kept, and the others as they were."""
+    return torch.where(to_device(kept, trained.device), trained, start)

@@ -270,7 +270,7 @@ OVERLAYS = sorted((REPOSITORY / "configs" / "algorithms").glob("*.yaml"))
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
 def test_every_algorithm_runs_from_its_overlay_on_the_demo(run, overlay):
-    norm = ["--model.net.batch_norm", "true"] if overlay.stem not in ("fedma",) else []
+    norm = ["--model.net.batch_norm", "true"]
     short = ["--trainer.max_epochs", 1, "--client.epochs", 1, "--client.limit_train_batches", 2]
     short += ["--trainer.limit_val_batches", 1, "--trainer.enable_progress_bar", "false"]
     code, out, err = run("fit", "--config", REPOSITORY / "configs/demo.yaml", "--config", overlay, *norm, *short)

@@ -5,9 +5,9 @@ from torch import nn
 
 import fl_lightning.models
 from fl_lightning import ClientUpdate
-from fl_lightning.aggregation import FedMA, FedNS
-from fl_lightning.aggregation.fedma.chain import read_chain
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.aggregation import FedNS
+from fl_lightning.aggregation.fedma.plan import read_plan
+from fl_lightning.core.state import StateLayout
 from fl_lightning.models import (
     MLR,
     AlexNet32,
@@ -109,10 +109,13 @@ def test_the_short_name_of_a_network_is_enough_in_yaml(name):
 
 
 @pytest.mark.parametrize("make", [LeNet, FourLayerCNN, MnistCNN, CifarCNN, FedAdpCNN, FedNSCNN, MLR])
-def test_a_network_without_normalisation_is_a_chain_for_fedma(make):
-    model = Classifier(make(), normalisation="none")
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
-    assert [model.get_submodule(layer.name) for layer in read_chain(model)] == layers
+@pytest.mark.parametrize("normalisation", ["batch", "layer", "none"])
+def test_fedma_matches_every_layer_of_a_chain_but_the_last(make, normalisation):
+    model = Classifier(make(), normalisation=normalisation)
+    layers = [name for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+    plan = read_plan(model, StateLayout(model))
+    assert [stage.layer for stage in plan.stages] == layers
+    assert [len(stage.groups) for stage in plan.stages] == [1] * (len(layers) - 1) + [0]
 
 
 def updates(model: nn.Module, class_counts: list[list[int]]) -> list[ClientUpdate]:
@@ -126,13 +129,6 @@ def updates(model: nn.Module, class_counts: list[list[int]]) -> list[ClientUpdat
         ClientUpdate(client=client, state=state, num_samples=sum(counts), class_counts=torch.tensor(counts))
         for client, (state, counts) in enumerate(zip(states, class_counts, strict=True))
     ]
-
-
-def test_fedma_takes_lenet_only_without_batch_norm():
-    plain, normalised = Classifier(LeNet(), normalisation="none"), Classifier(LeNet())
-    assert FedMA().aggregate(plain, updates(plain, [[1] * 10] * 2)).served_state.keys() == plain.state_dict().keys()
-    with pytest.raises(MisconfigurationError, match="BatchNorm2d"):
-        FedMA().aggregate(normalised, updates(normalised, [[1] * 10] * 2))
 
 
 @pytest.mark.parametrize(

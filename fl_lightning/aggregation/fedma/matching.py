@@ -105,24 +105,6 @@ def score_matrix(
     return np.concatenate([existing, born], axis=1)
 
 
-def mean_atoms(clients: Sequence[Rows], assignments: Sequence[Assignment], weights: Sequence[float]) -> Rows:
-    """Return each global atom as the mean of its members, with their weights normalised to sum to 1."""
-    width = 1 + max(int(atoms.max()) for atoms in assignments)
-    sums, totals = np.zeros((width, clients[0].shape[1])), np.zeros((width, 1))
-    for rows, atoms, weight in zip(clients, assignments, weights, strict=True):
-        sums[atoms] += weight * rows
-        totals[atoms] += weight
-    return sums / totals
-
-
-def map_atoms(
-    clients: Sequence[Rows], assignments: Sequence[Assignment], weights: Sequence[float], process: Process
-) -> Rows:
-    """Return each global atom's posterior maximum: A / S, the mean shrunk towards 0, less so with more members."""
-    evidence = np.bincount(np.concatenate(assignments))[:, None] / process.sigma
-    return mean_atoms(clients, assignments, weights) * evidence / (1 / process.sigma0 + evidence)
-
-
 class _Pool:
     """The global atoms while clients are added and removed."""
 

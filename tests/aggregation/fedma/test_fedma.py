@@ -5,19 +5,21 @@ from itertools import pairwise, permutations
 import numpy as np
 import pytest
 import torch
-import torchvision
 from pytorch_lightning import Callback
 from torch import nn
 
 from fl_lightning import ClientUpdate, LocalTraining
 from fl_lightning.aggregation import FedAvg, Federation
-from fl_lightning.aggregation.fedma.aggregator import FedMA, FrozenLayers
-from fl_lightning.aggregation.fedma.chain import read_chain
+from fl_lightning.aggregation.fedma.aggregator import FedMA
+from fl_lightning.aggregation.fedma.client import StagedLayers
+from fl_lightning.aggregation.fedma.plan import read_plan
 from fl_lightning.callbacks import FederatedServer, RoundCallback
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
+from fl_lightning.core.state import StateLayout
 from fl_lightning.data import IID, RandomClients
 from fl_lightning.models.nets import FullyConnected
+from fl_lightning.transforms import BernoulliMask
 from tests.toys import Blobs, ConvNet, Net, federate, identical, quiet_trainer, random_state, random_updates
 
 
@@ -95,9 +97,9 @@ def test_a_pass_over_permuted_copies_never_changes_what_a_client_computes(net, g
     make, shape = NETS[net]
     model = distinct(make(), generator)
     expected = outputs(model, dict(model.state_dict()), shape)
-    chain, aggregator = read_chain(model), FedMA()
+    stages, aggregator = read_plan(model, StateLayout(model)).stages, FedMA()
     starts = {k: permuted_copy(model, generator) for k in range(3)}
-    for stage in range(len(chain)):
+    for stage in range(len(stages)):
         assert aggregator.stage == stage
         served = aggregator.aggregate(model, [ClientUpdate(k, start, 1) for k, start in starts.items()]).state
         torch.testing.assert_close(outputs(model, served, shape), expected, atol=1e-4, rtol=1e-4)
@@ -105,7 +107,7 @@ def test_a_pass_over_permuted_copies_never_changes_what_a_client_computes(net, g
         starts = {k: start_of(aggregator, model, k) for k in starts}
         for start in starts.values():
             torch.testing.assert_close(outputs(model, start, shape), expected, atol=1e-4, rtol=1e-4)
-            for layer in chain[: stage + 1]:
+            for layer in stages[: stage + 1]:
                 assert all(torch.equal(start[name], served[name]) for name in layer.tensors)
     assert aggregator.stage == 0
     assert all(identical(start, dict(model.state_dict())) for start in starts.values())
@@ -173,9 +175,8 @@ def test_map_shrinks_the_matched_layers_but_not_the_last(generator):
     model = small_mlp()
     updates = random_updates(model, 3, generator)
     mean, shrunk = (FedMA(estimate=kind, one_shot=True).aggregate(model, updates).state for kind in ("mean", "map"))
-    for layer in read_chain(model)[:-1]:
-        for name in layer.tensors:
-            torch.testing.assert_close(shrunk[name], mean[name] * 3 / 4)
+    for name in ("1.weight", "1.bias", "3.weight", "3.bias"):
+        torch.testing.assert_close(shrunk[name], mean[name] * 3 / 4)
     assert torch.equal(shrunk["5.weight"], mean["5.weight"])
 
 
@@ -290,6 +291,52 @@ def test_two_passes_train_layer_by_layer():
     assert all(server.aggregator.memory.get(client) == {} for client in range(4))
 
 
+class Uploads(RoundCallback):
+    """Records how many bytes each client of a round sent."""
+
+    def __init__(self) -> None:
+        self.sizes = []
+
+    def on_round_start(self, trainer, pl_module, round, clients):
+        self.sizes.append([])
+
+    def on_client_end(self, trainer, pl_module, round, update, weight):
+        self.sizes[-1].append(update.num_bytes)
+
+
+#: bytes of each layer of Chain: 6 * 9 + 9, 9 * 8 + 8 and 8 * 4 + 4 numbers
+LAYER_BYTES = [4 * 63, 4 * 80, 4 * 36]
+
+
+def test_a_client_sends_one_layer_per_round():
+    uploads = Uploads()
+    run(4, watch=uploads)
+    assert uploads.sizes == [[size] * 4 for size in [*LAYER_BYTES, LAYER_BYTES[0]]]
+
+
+def test_a_client_sends_all_layers_in_one_shot():
+    uploads = Uploads()
+    run(2, FederatedServer(FedMA(one_shot=True)), uploads)
+    assert uploads.sizes == [[sum(LAYER_BYTES)] * 4] * 2
+
+
+def test_a_mask_saves_bytes_of_the_layer_that_is_sent_only():
+    uploads, mask = Uploads(), BernoulliMask(0.5)
+    run(3, FederatedServer(FedMA(), transforms=[mask]), uploads)
+    first, end = 0, 0
+    for stage, sizes in zip(LAYER_BYTES, uploads.sizes, strict=True):
+        first, end = end, end + stage // 4
+        assert sizes == [4 * int(mask.mask(179, 0, client)[first:end].sum()) for client in range(4)]
+
+
+def test_a_client_also_sends_the_statistics_that_training_changed():
+    uploads = Uploads()
+    federate(Net(batch_norm=True), server=FederatedServer(FedMA()), rounds=2, callbacks=[uploads])
+    statistics = 4 * (8 + 8) + 8  # running mean and variance, and the counter
+    hidden, norm, head = 4 * (6 * 8 + 8), 4 * (8 + 8), 4 * (8 * 4 + 4)
+    assert uploads.sizes == [[hidden + norm + statistics] * 4, [head + statistics] * 4]
+
+
 def test_one_shot_trains_all_layers_in_every_round():
     watch, server = Watch(), FederatedServer(FedMA(one_shot=True), client=LocalTraining(epochs=2))
     run(3, server, watch)
@@ -365,57 +412,39 @@ class Breaks(Chain):
 
 
 def test_layers_are_trainable_again_after_an_error():
-    model, callback = Breaks(), FrozenLayers()
+    model, callback = Breaks(), StagedLayers(LAYERS, [[], [], []])
     callback.round = Round(1, None, 0, start={}, broadcast={"stage": torch.tensor(2)})
     with pytest.raises(RuntimeError, match="broken"):
         quiet_trainer(max_epochs=1, callbacks=[callback]).fit(model, Blobs())
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-class Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.second.weight = self.first.weight
+class Branching(nn.Sequential):
+    def forward(self, inputs):
+        return super().forward(inputs) if inputs.sum() > 0 else inputs
 
 
-class Scaled(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.scale = nn.Parameter(torch.ones(1))
+class Forgetful(nn.Sequential):
+    def forward(self, inputs):
+        return self[0](inputs)
 
 
-def frozen() -> nn.Module:
-    model = small_mlp()
-    model[1].requires_grad_(False)
-    return model
+def shuffled_units() -> nn.Module:
+    """Return a net whose hidden units are told apart by their places."""
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.PixelShuffle(2), nn.Flatten(), nn.Linear(16, 2))
 
 
 REFUSED = {
-    "BatchNorm": (ConvNet, "norm is a BatchNorm2d"),
-    "ResNet": (lambda: torchvision.models.resnet18(num_classes=4), "bn1 is a BatchNorm2d"),
-    "LSTM": (lambda: nn.Sequential(nn.LSTM(3, 4), nn.Linear(4, 2)), "0 is a LSTM"),
-    "no affine": (lambda: nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(2, 4, affine=False)), "1 is a GroupNorm"),
-    "groups": (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, groups=2)), "1 has 2 groups: set groups=1"),
-    "channels": (
-        lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(3, 4, 3)),
-        "1, Conv2d.* does not fit the output of 0",
-    ),
-    "blocks": (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Linear(18, 2)), "1, Linear.* does not fit the output of 0"),
-    "features": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(8, 2)), "1, Linear.* does not fit the output of 0"),
-    "decoder": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Conv2d(4, 1, 3)), "1, Conv2d.* does not fit the output of 0"),
-    "tied": (Tied, "second shares its weight with first"),
-    "twice": (lambda: nn.Sequential(*[nn.Linear(4, 4)] * 2), "1 shares its weight with 0"),
-    "lone parameter": (Scaled, "the model itself is a Scaled"),
-    "frozen": (frozen, "1 has a frozen weight"),
-    "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)), "parametrizations.weight is a"),
-    "nothing": (nn.ReLU, "ReLU has no such layer"),
+    "branches": (lambda: Branching(nn.Linear(3, 4)), "torch.fx cannot trace Branching.forward"),
+    "no forward": (ConvNet, "torch.fx cannot trace ConvNet.forward"),
+    "unused": (lambda: Forgetful(nn.Linear(3, 4), nn.Linear(4, 2)), r"Forgetful.forward does not use 1\.weight"),
+    "places": (shuffled_units, "all units of Sequential keep their places, because they reach 1,"),
+    "nothing": (nn.ReLU, "ReLU has no layer with weights"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_an_unsupported_architecture_is_refused_with_the_name_of_its_layer(case):
+def test_an_unsupported_architecture_is_refused_with_the_reason(case):
     make, message = REFUSED[case]
     with pytest.raises(MisconfigurationError, match=message) as refusal:
         FedMA().prepare(make(), Federation(num_clients=4, seed=0))
@@ -426,8 +455,20 @@ def test_an_unsupported_architecture_is_refused_with_the_name_of_its_layer(case)
 
 
 def test_a_run_with_an_unsupported_architecture_is_refused_before_training():
-    with pytest.raises(MisconfigurationError, match=r"layers\.1 is a BatchNorm1d"):
-        federate(Net(batch_norm=True), server=FederatedServer(FedMA()))
+    class Bare(Net):
+        def forward(self, inputs):
+            return super().forward(inputs) if inputs.sum() > 0 else inputs
+
+        def training_step(self, batch, batch_idx):
+            raise AssertionError("trained")
+
+    with pytest.raises(MisconfigurationError, match=r"cannot trace Bare\.forward"):
+        federate(Bare(), server=FederatedServer(FedMA()), num_sanity_val_steps=0)
+
+
+def test_shrinking_is_refused_if_running_statistics_would_no_longer_fit():
+    with pytest.raises(MisconfigurationError, match=r"estimate=map, but layers\.1\.running_mean"):
+        FedMA(estimate="map").prepare(Net(batch_norm=True), Federation(num_clients=4, seed=0))
 
 
 def test_layers_with_weights_that_are_not_finite_are_named(generator):
@@ -439,7 +480,7 @@ def test_layers_with_weights_that_are_not_finite_are_named(generator):
 
 
 @pytest.mark.parametrize(
-    "argument", [{"sigma": 0}, {"sigma0": -1}, {"gamma": 0}, {"sweeps": -1}, {"estimate": "median"}]
+    "argument", [{"sigma": 0}, {"sigma0": -1}, {"gamma": 0}, {"sweeps": -1}, {"estimate": "median"}, {"max_width": 0}]
 )
 def test_impossible_arguments_are_refused(argument):
     with pytest.raises(MisconfigurationError, match=f"{next(iter(argument))}="):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_lightning.aggregation.fedma.matching import Process, map_atoms, match, mean_atoms, score_matrix
+from fl_lightning.aggregation.fedma.matching import Process, match, score_matrix
 
 PROCESS = Process(sigma=0.5, sigma0=2.0, gamma=3.0)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -35,8 +35,14 @@ def relative_to_the_first(assignments):
     return [order[assignment].tolist() for assignment in assignments]
 
 
+def mean_of_members(clients, assignments) -> np.ndarray:
+    width = 1 + max(int(atoms.max()) for atoms in assignments)
+    members = [[rows[atoms == atom] for rows, atoms in zip(clients, assignments, strict=True)] for atom in range(width)]
+    return np.array([np.concatenate(rows).mean(axis=0) for rows in members])
+
+
 def spread(clients, assignments) -> float:
-    mean = mean_atoms(clients, assignments, [1.0] * len(clients))
+    mean = mean_of_members(clients, assignments)
     return sum(((rows - mean[atoms]) ** 2).sum() for rows, atoms in zip(clients, assignments, strict=True))
 
 
@@ -98,7 +104,7 @@ def test_permutations_of_the_same_atoms_are_recovered(seed, count, width):
     clients, places = permuted(generator.normal(size=(width, 5)), count, generator)
     found = match(clients, Process(), generator, max_width=width)
     assert relative_to_the_first(found) == relative_to_the_first(places)
-    np.testing.assert_allclose(mean_atoms(clients, found, [1 / count] * count), clients[0], rtol=1e-12)
+    np.testing.assert_allclose(mean_of_members(clients, found), clients[0], rtol=1e-12)
 
 
 def test_a_single_client_keeps_its_order(generator):
@@ -164,26 +170,3 @@ def test_the_process_does_not_matter_if_all_clients_have_the_maximum_width(seed,
         for process in (Process(), Process(sigma, sigma0, gamma))
     )
     assert all(np.array_equal(one, two) for one, two in zip(default, other, strict=True))
-
-
-def test_an_atom_is_the_weighted_mean_of_its_members_alone():
-    clients = [np.array([[1.0], [2.0]]), np.array([[4.0]])]
-    atoms = mean_atoms(clients, [np.array([1, 0]), np.array([1])], [0.75, 0.25])
-    np.testing.assert_allclose(atoms, [[2.0], [0.75 * 1 + 0.25 * 4]])
-
-
-@pytest.mark.parametrize("count", [1, 2, 7])
-def test_map_shrinks_atoms_that_all_clients_hold_by_j_over_j_plus_one(count, generator):
-    clients, places = permuted(generator.normal(size=(4, 3)), count, generator)
-    weights = [1 / count] * count
-    shrunk = map_atoms(clients, places, weights, Process())
-    np.testing.assert_allclose(shrunk, mean_atoms(clients, places, weights) * count / (count + 1), rtol=1e-12)
-
-
-def test_map_is_the_maximum_of_the_posterior(generator):
-    clients = [generator.normal(size=(2, 3)), generator.normal(size=(1, 3))]
-    places = [np.array([1, 0]), np.array([1])]
-    sums = np.array([clients[0][1], clients[0][0] + clients[1][0]])
-    counts = np.array([[1], [2]])
-    expected = sums / PROCESS.sigma / (1 / PROCESS.sigma0 + counts / PROCESS.sigma)
-    np.testing.assert_allclose(map_atoms(clients, places, [0.5, 0.5], PROCESS), expected, rtol=1e-12)
