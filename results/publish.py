@@ -1,0 +1,114 @@
+"""Copies the results of a comparison into this folder: its table, a picture of its curves, and how they were made.
+
+    python results/publish.py runs/suites/fedadp_table1_mnist results/fedadp/table1_mnist \
+        --command "fl-lightning compare configs/papers/fedadp/fedadp_table1_mnist.yaml --jobs 2"
+"""
+
+import argparse
+import os
+import platform
+import subprocess
+from datetime import date
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import torch
+from matplotlib import pyplot
+
+from fl_lightning.experiments.runs import Run, find_runs
+from fl_lightning.experiments.table import format_duration
+from fl_lightning.reports.curves import Curve, band
+from fl_lightning.reports.figures import PALETTE
+
+COLOURS = PALETTE["light"]
+
+
+def main() -> None:
+    """Publish one comparison."""
+    arguments = parsed_arguments()
+    runs, _ = find_runs([arguments.comparison])
+    target: Path = arguments.target
+    target.mkdir(parents=True, exist_ok=True)
+    for name in ("table.md", "table.csv"):
+        (target / name).write_text((arguments.comparison / name).read_text())
+    for tag in arguments.tags:
+        draw(curves_of(runs, arguments.comparison), tag, arguments.levels, target / f"{tag.replace('/', '_')}.svg")
+    (target / "README.md").write_text(page(arguments, runs))
+    print(f"Published {len(runs)} runs in {target}")
+
+
+def parsed_arguments() -> argparse.Namespace:
+    """Return the arguments of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("comparison", type=Path, help="folder that fl-lightning compare wrote")
+    parser.add_argument("target", type=Path, help="folder to write")
+    parser.add_argument("--command", required=True, help="the command that made the comparison")
+    parser.add_argument("--commit", help="the commit that it was made with (default: the current one)")
+    parser.add_argument("--tags", nargs="*", default=["val/accuracy"], help="what to draw over the rounds")
+    parser.add_argument("--note", help="what else ran on the machine, or what differs from the suite")
+    parser.add_argument("--levels", nargs="*", type=float, default=[], help="targets, drawn as dotted lines")
+    return parser.parse_args()
+
+
+def curves_of(runs: list[Run], comparison: Path) -> list[Curve]:
+    """Return one curve per cell. The folders of a comparison are ROW/COLUMN/seed_N, or ROW/seed_N."""
+    cells: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        row, *column, _ = run.folder.relative_to(comparison).parts
+        cells.setdefault((row, "".join(column).replace("_", " ")), []).append(run)
+    return [Curve(row, column, tuple(members)) for (row, column), members in cells.items()]
+
+
+def draw(curves: list[Curve], tag: str, levels: list[float], file: Path) -> None:
+    """Draw a tag over the rounds: a panel per column, a line per row, and a band if there are several seeds."""
+    columns = list(dict.fromkeys(curve.setting for curve in curves))
+    rows = list(dict.fromkeys(curve.name for curve in curves))
+    width = min(3, len(columns))
+    height = -(-len(columns) // width)
+    size = (max(4.8, 3.4 * width), 2.7 * height + 0.4)
+    figure, axes = pyplot.subplots(height, width, figsize=size, squeeze=False, sharey=True, layout="constrained")
+    for panel in axes.flat[len(columns) :]:
+        panel.set_visible(False)
+    for panel, column in zip(axes.flat, columns, strict=False):
+        for curve in (curve for curve in curves if curve.setting == column):
+            points = band(curve, tag)
+            if points is None:
+                continue
+            colour = COLOURS[rows.index(curve.name) % len(COLOURS)]
+            panel.plot(points.rounds, points.mean, color=colour, label=curve.name, linewidth=1.4)
+            if points.std is not None:
+                low, high = points.mean - points.std, points.mean + points.std
+                panel.fill_between(points.rounds, low, high, color=colour, alpha=0.2, linewidth=0)
+        for level in levels:
+            panel.axhline(level, color="#888888", linewidth=1, linestyle=":")
+        panel.set_title(column, fontsize=9)
+        panel.set_xlabel("round", fontsize=9)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.tick_params(labelsize=8)
+    axes[0, 0].set_ylabel(tag, fontsize=9)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9, frameon=False)
+    figure.savefig(file, metadata={"Date": None}, facecolor="white")
+
+
+def page(arguments: argparse.Namespace, runs: list[Run]) -> str:
+    """Return the text beside the table: how the results were made."""
+    title, _, table = (arguments.comparison / "table.md").read_text().partition("\n")
+    commit = arguments.commit or subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
+    rounds = sum(run.rounds for run in runs)
+    pictures = "\n".join(f"![{tag}]({tag.replace('/', '_')}.svg)" for tag in arguments.tags)
+    machine = f"{os.cpu_count()} cores of {platform.machine()}, torch {torch.__version__}, no GPU"
+    return (
+        f"{title}\n\n{table.strip()}\n\n{pictures}\n\n"
+        f"- Command: `{arguments.command}`\n"
+        f"- Commit {commit}, {date.today()}, {machine}\n"
+        f"- {len(runs)} runs, {rounds} rounds, {format_duration(sum(run.seconds for run in runs))}, summed over the runs\n"
+        + (f"- {arguments.note}\n" if arguments.note else "")
+    )
+
+
+if __name__ == "__main__":
+    main()
