@@ -98,14 +98,14 @@ def page(arguments: argparse.Namespace, runs: list[Run]) -> str:
     """Return the text beside the table: how the results were made."""
     title, _, table = (arguments.comparison / "table.md").read_text().partition("\n")
     commit = arguments.commit or subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
-    rounds = sum(run.rounds for run in runs)
+    rounds, duration = sum(run.rounds for run in runs), format_duration(sum(run.seconds for run in runs))
     pictures = "\n".join(f"![{tag}]({tag.replace('/', '_')}.svg)" for tag in arguments.tags)
     machine = f"{os.cpu_count()} cores of {platform.machine()}, torch {torch.__version__}, no GPU"
     return (
         f"{title}\n\n{table.strip()}\n\n{pictures}\n\n"
         f"- Command: `{arguments.command}`\n"
         f"- Commit {commit}, {date.today()}, {machine}\n"
-        f"- {len(runs)} runs, {rounds} rounds, {format_duration(sum(run.seconds for run in runs))}, summed over the runs\n"
+        f"- {len(runs)} runs, {rounds} rounds, {duration}, summed over the runs\n"
         + (f"- {arguments.note}\n" if arguments.note else "")
     )
 
