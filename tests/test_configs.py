@@ -80,3 +80,17 @@ def test_every_partition_fits_the_data_of_its_paper(run, data, overlay):
 @pytest.mark.parametrize("config", ALL, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_every_config_starts_with_a_comment(config):
     assert config.read_text().startswith("# ")
+
+
+@pytest.mark.parametrize(
+    ("overlay", "values"),
+    [
+        ("fedprox", {"mu": 0.015}),
+        ("normnorm", {"beta": 1.0}),
+        ("momentum", {"gamma": 0.9}),
+        ("fednnnn", {"beta": 0.7, "gamma": 0.8}),
+    ],
+)
+def test_the_methods_of_fednnnn_have_the_values_of_its_table_5_for_balanced_non_iid_mnist(overlay, values):
+    config = yaml.safe_load((CONFIGS / f"algorithms/{overlay}.yaml").read_text())
+    assert config["server"]["aggregator"]["init_args"] == values

@@ -68,7 +68,8 @@ class NormDiagnostics(Diagnostics):
         charts: Charts = {}
         if isinstance(pl_module, FederatedModule):
             for name in [*combined, *layers]:
-                charts[f"N and E: {name}"] = [rf"^norms/{re.escape(name)}/{quantity}$" for quantity in "NE"]
+                # The paper's figures show E and the N of eq. 24, how far the model moved; N of eq. 4 is beside it.
+                charts[f"N and E: {name}"] = [rf"^norms/{re.escape(name)}/{value}$" for value in ("move", "E", "N")]
             charts["N / E"] = [rf"^norms/({any_combined})/N_over_E$"]
             charts["N / E by layer"] = [rf"^norms/({any_layer})/N_over_E$"]
         for quantity, title in (("move", "how far the model moved"), ("integral", "sum of the moves so far")):

@@ -64,9 +64,10 @@ def shown(run, category: str, title: str) -> set[str]:
     return {tag for tag in scalars(run) if any(re.match(pattern, tag) for pattern in patterns)}
 
 
-def test_n_and_e_of_a_layer_share_a_chart(run):
-    assert shown(run, "Norms", "N and E: layers.0") == {"norms/layers.0/N", "norms/layers.0/E"}
-    assert shown(run, "Norms", "N and E: all") == {"norms/all/N", "norms/all/E"}
+@pytest.mark.parametrize("layer", ["layers.0", "all"])
+def test_both_n_of_a_layer_and_its_e_share_a_chart(run, layer):
+    tags = {f"norms/{layer}/move", f"norms/{layer}/N", f"norms/{layer}/E"}  # FedNNNN, eq. 24, 4 and 25
+    assert shown(run, "Norms", f"N and E: {layer}") == tags
 
 
 def test_the_angles_of_all_clients_share_a_chart(run):

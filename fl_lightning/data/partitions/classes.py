@@ -19,11 +19,14 @@ class ClassesPerClient(Partition):
     Classes are dealt like cards, from one shuffled deck of all classes after another. A client's classes are distinct,
     and every class has the same number of owners (± 1), who divide all of its samples among themselves.
 
+    Nagura, Bian, Sato. FedNNNN: Norm-Normalized Neural Network Aggregation for Fast and Accurate Federated Learning,
+    section 5.1: "For the iii) balanced condition, all clients have dataset of the same size."
+
     Args:
         num_clients: number of clients.
         classes: number of classes per client.
-        sizes: ``balanced`` divides a class evenly among its owners; ``power_law`` divides it in proportion to
-            (k + 1)^-exponent for client k.
+        sizes: ``balanced`` gives all clients the same number of samples (± 1), as far as their classes allow it;
+            ``power_law`` divides each class in proportion to (k + 1)^-exponent for client k.
         exponent: exponent of the power law; 0 is balanced.
         min_samples: minimum per client, spread evenly (± 1) over its classes; larger clients give up samples.
     """
@@ -55,9 +58,15 @@ class ClassesPerClient(Partition):
         hands = deal(np.arange(len(present)), self.num_clients, self.classes, generator)
         cards = np.concatenate(hands)
         clients = np.repeat(np.arange(self.num_clients), self.classes)
-        owners_of = cut(clients[np.argsort(cards, kind="stable")], np.bincount(cards, minlength=len(present)))
+        by_class = np.argsort(cards, kind="stable")
+        owners_of = cut(clients[by_class], np.bincount(cards, minlength=len(present)))
+        totals = [len(samples) for samples in samples_of]
+        sizes = [self._sizes(*each) for each in zip(present, owners_of, totals, strict=True)]
+        if np.ptp(self._shares) == 0:
+            evened = even_out(clients[by_class], cards[by_class], np.concatenate(sizes), self._minimum)
+            sizes = list(cut(evened, owners_of.sizes))
         parts: list[list[Indices]] = [[] for _ in hands]
-        for label, owners, samples in zip(present, owners_of, samples_of, strict=True):
+        for label, owners, samples, shares in zip(present, owners_of, samples_of, sizes, strict=True):
             samples = generator.permutation(samples)
             if len(owners) == 0:
                 rank_zero_warn(
@@ -65,14 +74,20 @@ class ClassesPerClient(Partition):
                     f" do not cover all {len(present)} classes of the data set; its {len(samples)} samples are unused"
                 )
                 continue
-            sizes = self._sizes(label, owners, len(samples))
-            for client, part in zip(owners.tolist(), cut(samples, sizes), strict=True):
+            for client, part in zip(owners.tolist(), cut(samples, shares), strict=True):
                 parts[client].append(part)
         return [generator.permutation(np.concatenate(part)) for part in parts]
 
+    @property
+    def _minimum(self) -> int:
+        """The minimum number of samples per client and class."""
+        return math.ceil(self.min_samples / self.classes)
+
     def _sizes(self, label: Any, owners: np.ndarray, total: int) -> np.ndarray:
         """Return how many of a class's samples each of its owners gets."""
-        minimum = math.ceil(self.min_samples / self.classes)
+        minimum = self._minimum
+        if len(owners) == 0:
+            return np.zeros(0, dtype=np.int64)
         if len(owners) * minimum > total:
             short = "be empty" if minimum == 1 else f"have fewer than min_samples={self.min_samples}"
             raise MisconfigurationError(
@@ -80,6 +95,44 @@ class ClassesPerClient(Partition):
                 " set data.partition.init_args.num_clients or classes lower" + (", or min_samples" * (minimum > 1))
             )
         return whole_sizes(total, self._shares[owners], minimum)
+
+
+def even_out(clients: np.ndarray, classes: np.ndarray, sizes: np.ndarray, minimum: int) -> np.ndarray:
+    """Move samples between the owners of a class until all clients have equally many (± 1), or as far as possible.
+
+    Client k has too many samples, client j too few. If they share a class, k gives samples of that class to j;
+    otherwise, samples are passed on along other clients. This is a maximum flow from the former to the latter.
+
+    Args:
+        clients: the owners, one entry per client and class that it owns, from 0 without a gap.
+        classes: the class of each entry, from 0.
+        sizes: the number of samples of each entry.
+        minimum: minimum number of samples per entry.
+    """
+    from scipy.sparse import coo_array  # imported late, because most partitions do not need it
+    from scipy.sparse.csgraph import maximum_flow
+
+    has = np.bincount(clients, sizes).astype(np.int64)
+    wants = np.full(len(has), sizes.sum() // len(has))
+    wants[np.argsort(-has, kind="stable")[: sizes.sum() - wants.sum()]] += 1
+    excess = has - wants
+    if not excess.any():
+        return sizes
+    first_class = len(has)
+    source = first_class + classes.max() + 1
+    gives, takes = np.flatnonzero(excess > 0), np.flatnonzero(excess < 0)
+    # From the source to clients with too many, from a client to its classes and back, and from the others to the sink.
+    tails = np.concatenate([np.full(len(gives), source), clients, first_class + classes, takes])
+    heads = np.concatenate([gives, first_class + classes, clients, np.full(len(takes), source + 1)])
+    limit, total = 1, excess[gives].sum()
+    while True:  # the smallest limit on what an entry loses or gains keeps a client's classes about equally large
+        between = [np.minimum(sizes - minimum, limit), np.full(len(sizes), limit)]
+        room = np.concatenate([excess[gives], *between, -excess[takes]]).astype(np.int32)
+        network = coo_array((room, (tails, heads)), shape=(source + 2, source + 2)).tocsr()
+        found = maximum_flow(network, source, source + 1)
+        if found.flow_value == total or limit >= total:
+            return sizes - np.asarray(found.flow[clients, first_class + classes]).ravel()
+        limit *= 2
 
 
 def deal(classes: np.ndarray, players: int, cards: int, generator: np.random.Generator) -> list[list[int]]:

@@ -10,6 +10,8 @@ from fl_lightning.data import ClassesPerClient
 from fl_lightning.data.partitions.classes import deal
 from tests.data.partitions.labels import cyclic_labels
 
+#: samples per class in MNIST's training set
+MNIST_CLASSES = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 SIZES = st.sampled_from(["balanced", "power_law"])
 
 
@@ -42,8 +44,53 @@ def test_with_two_classes_per_client_and_a_power_law_every_class_has_twenty_owne
 
 def test_balanced_classes_are_divided_evenly_among_their_owners():
     labels = cyclic_labels()
-    sizes = [len(part) for part in ClassesPerClient(100, 2).assign(labels, seed=0)]
-    assert sizes == [600] * 100
+    for part in ClassesPerClient(100, 2).assign(labels, seed=0):
+        assert sorted(np.bincount(labels[part], minlength=10))[-2:] == [300, 300]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_balanced_clients_of_mnist_have_600_samples_each_although_its_classes_differ_in_size(seed):
+    labels = np.repeat(np.arange(10), MNIST_CLASSES)
+    parts = ClassesPerClient(100, 2).assign(labels, seed)
+    assert [len(part) for part in parts] == [600] * 100
+    assert len(np.unique(np.concatenate(parts))) == 60_000
+    # an even division of the smallest class gives 271; evening out must not leave a client with almost one class only
+    assert min(np.bincount(labels[part])[np.unique(labels[part])].min() for part in parts) > 150
+
+
+@pytest.mark.filterwarnings("ignore:.*belongs to no client")
+@given(
+    clients=st.integers(1, 12),
+    classes=st.integers(1, 4),
+    minimum=st.integers(1, 8),
+    counts=st.lists(st.integers(100, 400), min_size=4, max_size=4),
+    seed=st.integers(0, 10**6),
+)
+@settings(deadline=None)
+def test_evening_out_keeps_every_class_and_makes_the_sizes_no_less_equal(clients, classes, minimum, counts, seed):
+    labels = np.repeat(np.arange(4), counts)
+    even, steep = (
+        ClassesPerClient(clients, classes, sizes=sizes, exponent=1e-9, min_samples=minimum).assign(labels, seed)
+        for sizes in ("balanced", "power_law")  # so small an exponent divides each class evenly
+    )
+    spread = [np.ptp([len(part) for part in parts]) for parts in (even, steep)]
+    assert spread[0] <= max(spread[1], 1)
+    for one, other in zip(even, steep, strict=True):
+        assert set(labels[one]) == set(labels[other])
+        assert np.bincount(labels[one])[np.unique(labels[one])].min() >= -(-minimum // classes)
+    assert np.array_equal(np.sort(np.concatenate(even)), np.sort(np.concatenate(steep)))
+
+
+def test_sizes_that_the_dealt_classes_do_not_allow_to_be_equal_are_left_as_equal_as_possible():
+    labels = np.repeat([0, 1], [300, 20])
+    sizes = sorted(len(part) for part in ClassesPerClient(4, 1).assign(labels, seed=0))
+    assert sizes == [10, 10, 150, 150]
+
+
+def test_a_power_law_is_not_evened_out():
+    labels = np.repeat(np.arange(2), [600, 300])
+    # both clients own both classes, which they divide 2 : 1
+    assert [len(part) for part in ClassesPerClient(2, 2, sizes="power_law").assign(labels, seed=0)] == [600, 300]
 
 
 @given(players=st.integers(1, 30), cards=st.integers(1, 7), seed=st.integers(0, 10**6))

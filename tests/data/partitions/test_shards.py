@@ -33,15 +33,43 @@ def test_mcmahans_partition_gives_two_shards_of_one_class_each():
         assert sorted(np.bincount(labels[part], minlength=10))[-2:] in ([300, 300], [0, 600])
 
 
+@pytest.mark.filterwarnings("ignore:.*too few shards")
 @given(clients=st.integers(1, 25), classes=st.integers(1, 6), eta=st.floats(0, 1), seed=st.integers(0, 10**6))
 @settings(deadline=None, max_examples=50)
-def test_favourites_give_every_sample_one_owner_and_every_client_the_same_number_of_shards(clients, classes, eta, seed):
+def test_favourites_give_no_sample_two_owners_and_every_client_the_same_number_of_shards(clients, classes, eta, seed):
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), 75))
     parts = FavouriteClass(clients, eta, shards_per_class=25).assign(labels, seed)  # a shard has three samples
-    assert sorted(np.concatenate(parts)) == list(range(75 * classes))
-    shards = np.array([len(part) / 3 for part in parts])
-    assert set(shards) <= {classes * 25 // clients, -(-classes * 25 // clients)}
-    assert all((np.bincount(labels[part], minlength=classes) % 3 == 0).all() for part in parts)
+    used = np.concatenate(parts)
+    assert len(np.unique(used)) == len(used)
+    counts = np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
+    assert (counts % 3 == 0).all()
+    shards = counts.sum(axis=1) // 3
+    assert np.ptp(shards) <= 1
+    of_favourite = counts[np.arange(clients), np.arange(clients) % classes] // 3
+    assert (of_favourite >= np.floor(eta * shards + 0.5)).all()
+    if clients % classes == 0:
+        assert len(used) == 75 * classes
+
+
+@pytest.mark.parametrize(
+    ("clients", "eta"), [(20, 0.5), (15, 0.5), (10, 0.5), (5, 0.5), (7, 0.3), (20, 0.1), (20, 0.9)]
+)
+def test_the_share_of_the_favourite_is_eta_for_any_number_of_clients_and_all_samples_are_used(clients, eta):
+    labels = np.repeat(np.arange(10), 4800)  # 48,000 images, 24 per shard
+    parts = FavouriteClass(clients, eta).assign(labels, seed=1)
+    assert sum(map(len, parts)) == 48_000
+    for client, part in enumerate(parts):
+        shards = len(part) / 24
+        assert abs(np.sum(labels[part] == client % 10) / 24 - eta * shards) <= 0.5
+
+
+def test_an_eta_that_needs_more_of_a_class_than_there_is_gives_every_client_fewer_shards():
+    labels = np.repeat(np.arange(10), 4800)
+    with pytest.warns(UserWarning, match="every client gets 222 shards, and 890 of 2000 are unused"):
+        parts = FavouriteClass(5, 0.9).assign(labels, seed=1)
+    # a class has 200 shards, so a client can have 200 / 0.9 = 222 in all
+    assert [np.sum(labels[part] == client) / 24 for client, part in enumerate(parts)] == [200] * 5
+    assert [len(part) / 24 for part in parts] == [222] * 5
 
 
 def test_an_eta_of_one_gives_client_k_class_k_mod_c():
@@ -76,13 +104,15 @@ def test_two_classes_with_an_eta_of_one_half_are_iid():
     assert np.array_equal(shares, np.full((20, 2), 0.5))
 
 
-def deal_one_by_one(shares: np.ndarray, shards: int, generator: np.random.Generator) -> np.ndarray:
-    """Return how many shards of each class each client gets, following the specification in a plain loop."""
+def deal_one_by_one(shares: np.ndarray, turns: int, left: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Return how many shards of each class each client draws, following the specification in a plain loop."""
     clients, classes = shares.shape
-    left, dealt = np.full(classes, shards), np.zeros(shares.shape)
-    for turn in range(classes * shards):
+    left, dealt = left.copy(), np.zeros(shares.shape)
+    for turn in range(turns * clients):
         k = turn % clients
         weights = np.where(left > 0, shares[k], 0.0)
+        if weights.sum() == 0:
+            weights = np.array([float(left[c] > 0 and c != k % classes) for c in range(classes)])
         if weights.sum() == 0:
             weights = (left > 0).astype(float)
         c = generator.choice(classes, p=weights / weights.sum())
@@ -93,13 +123,14 @@ def deal_one_by_one(shares: np.ndarray, shards: int, generator: np.random.Genera
 
 def test_drawing_all_turns_at_once_has_the_same_distribution_as_one_by_one():
     shares = favourite_shares(np.random.default_rng(5).normal(0.5, 1.0, (4, 3)), 0.6)
+    shares[np.arange(4), np.arange(4) % 3] = 0.0
     partition = FavouriteClass(4, 0.6, shards_per_class=8)
-    draws = 400
+    left, turns, draws = np.array([3, 5, 4]), 3, 400  # all of the shards that are left are dealt
     fast, plain = np.zeros((draws, 4, 3)), np.zeros((draws, 4, 3))
     for seed in range(draws):
-        owners_of = partition._deal(shares, np.random.default_rng(seed))
-        fast[seed] = np.stack([np.bincount(owners, minlength=4) for owners in owners_of], axis=1)
-        plain[seed] = deal_one_by_one(shares, 8, np.random.default_rng(10_000 + seed))
+        fast[seed] = partition._deal(shares, np.full(4, turns), left, np.random.default_rng(seed))
+        plain[seed] = deal_one_by_one(shares, turns, left, np.random.default_rng(10_000 + seed))
+    assert (fast.sum(axis=1) == left).all()
     error = np.sqrt((fast.var(axis=0) + plain.var(axis=0)) / draws)
     assert (np.abs(fast.mean(axis=0) - plain.mean(axis=0)) <= 4.5 * error).all()
 
