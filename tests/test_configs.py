@@ -10,7 +10,9 @@ from tests.data.files import write_cifar10, write_mnist, write_tiny_imagenet, wr
 from tests.runs import REPOSITORY, fl_lightning, succeeded
 
 CONFIGS = REPOSITORY / "configs"
-COMPLETE = sorted(path for path in (CONFIGS / "data").glob("*.yaml") if path.stem != "fedadp_mlr")
+#: files in configs/data that go on top of others
+OVERLAYS = {"fedadp_mlr", "feddna_augmented", "fedns_momentum"}
+COMPLETE = sorted(path for path in (CONFIGS / "data").glob("*.yaml") if path.stem not in OVERLAYS)
 PARTITIONS = sorted((CONFIGS / "partitions").glob("*.yaml"))
 ALL = sorted(CONFIGS.rglob("*.yaml"))
 SHORT = [
@@ -66,6 +68,41 @@ def test_the_convex_model_of_fedadp_trains_for_two_rounds(run, data, name):
     )
     assert code == 0, err
     assert "7,850 parameters" in out
+
+
+def merged(run, *configs: str) -> dict:
+    """Return the config that a run with these files would have."""
+    options = [option for config in configs for option in ("--config", CONFIGS / config)]
+    code, out, err = run("fit", *options, "--print_config")
+    assert code == 0, err
+    return yaml.safe_load(out)
+
+
+def test_the_augmentation_of_feddna_changes_nothing_else(run):
+    plain = merged(run, "data/feddna_cifar10.yaml")
+    augmented = merged(run, "data/feddna_cifar10.yaml", "data/feddna_augmented.yaml")
+    assert plain["data"]["source"]["init_args"].pop("augment") is False
+    assert augmented["data"]["source"]["init_args"].pop("augment") is True
+    assert plain == augmented
+
+
+@pytest.mark.parametrize("name", ["fedns_fashion_mnist", "fedns_cifar10", "fedns_tiny_imagenet"])
+def test_the_momentum_of_fedns_changes_nothing_else(run, name):
+    plain = merged(run, f"data/{name}.yaml")
+    changed = merged(run, f"data/{name}.yaml", "data/fedns_momentum.yaml")
+    assert plain["model"]["init_args"]["optimizer"]["init_args"].pop("momentum") == 0
+    assert changed["model"]["init_args"]["optimizer"]["init_args"].pop("momentum") == 0.9
+    assert plain == changed
+
+
+def test_the_three_parts_of_n_fedavg_together_are_its_overlay(run):
+    base, overlay = "data/n_fedavg_cifar10.yaml", "algorithms/n_fedavg{}.yaml".format
+    parts = merged(run, base, *map(overlay, ("_sequential", "_cosine", "_sparse")))
+    assert parts == merged(run, base, overlay(""))
+    restarts = merged(run, base, overlay(""), overlay("_cosine_restarts"))
+    assert restarts["client"]["callbacks"][0]["init_args"].pop("horizon") == "round"
+    assert parts["client"]["callbacks"][0]["init_args"].pop("horizon") == "run"
+    assert parts == restarts
 
 
 @pytest.mark.parametrize("overlay", PARTITIONS, ids=lambda path: path.stem)

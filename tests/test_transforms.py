@@ -13,10 +13,10 @@ from fl_lightning.transforms import BernoulliMask
 from tests.toys import ConvNet, Net, federate, identical, random_updates
 
 
-def masked(model, update, keep, number=0, seed=0):
+def masked(model, update, keep, number=0, seed=0, statistics=False):
     start = {name: value.clone() for name, value in model.state_dict().items()}
     round_ = Round(number=number, num_rounds=None, seed=seed, start=start)
-    return BernoulliMask(keep)(update, round_, StateLayout(model))
+    return BernoulliMask(keep, statistics)(update, round_, StateLayout(model))
 
 
 @given(seed=st.integers(0, 2**32 - 1), keep=st.floats(0.05, 0.95))
@@ -35,6 +35,23 @@ def test_an_entry_of_the_update_is_sent_whole_or_not_at_all(seed, keep):
         assert torch.equal(sent.state[name], update.state[name])
     size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     assert sent.num_bytes == update.num_bytes - 4 * (size - kept)
+
+
+@given(seed=st.integers(0, 2**32 - 1), keep=st.floats(0.05, 0.95))
+@settings(max_examples=25, deadline=None)
+def test_the_mask_covers_statistics_only_on_request_and_leaves_that_of_the_parameters_as_it_is(seed, keep):
+    model = ConvNet()
+    (update,) = random_updates(model, 1, np.random.default_rng(seed))
+    plain, sent = (masked(model, update, keep, seed=seed % 1000, statistics=choice) for choice in (False, True))
+    start, dropped = model.state_dict(), 0
+    for name in ("norm.running_mean", "norm.running_var"):
+        same, unchanged = sent.state[name] == update.state[name], sent.state[name] == start[name]
+        assert (same | unchanged).all()
+        dropped += int((unchanged & ~same).sum())
+        assert torch.equal(plain.state[name], update.state[name])
+    assert sent.num_bytes == plain.num_bytes - 4 * dropped
+    assert torch.equal(sent.state["norm.num_batches_tracked"], update.state["norm.num_batches_tracked"])
+    assert all(torch.equal(sent.state[name], plain.state[name]) for name, _ in model.named_parameters())
 
 
 def test_each_client_keeps_its_own_mask_for_the_whole_run():

@@ -66,7 +66,7 @@ class DivergenceDiagnostics(Diagnostics):
             if isinstance(pl_module.server.aggregator, FedDNA):
                 charts["FedDNA's γ"] = [r"^feddna/gamma_(client|quantile|worst)"]
         if self.reference is not None:
-            charts["of BatchNorm's statistics from the reference"] = [r"^divergence/statistics$"]
+            charts["of the statistics from the reference"] = [r"^divergence/statistics$"]
             charts["of the parameters from the reference"] = [r"^divergence/parameters$"]
         return {"Divergences": charts}
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.layers import statistics_entries
 from fl_lightning.core.state import StateLayout, exact_dtype
 from fl_lightning.metrics.comparison import AverageComparison
 from fl_lightning.metrics.functional import gaussian_kl, gradient_divergence
 
 #: added to variances, as BatchNorm does before it divides by them
 EPSILON = 1e-5
-_MEAN, _VARIANCE = "running_mean", "running_var"
 
 
 class GradientDivergence(AverageComparison):
@@ -65,9 +65,11 @@ class GradientDivergence(AverageComparison):
 class StatisticsDivergence(Metric):
     """The KL divergence of a model from a reference such as a centrally trained one, for statistics and parameters.
 
-    The BatchNorm statistics are taken as one Gaussian per channel (running mean, running variance). The parameters of
-    a layer, weight and bias together, are taken as draws from one Gaussian. The divergences are summed over channels or
-    layers. A model without running statistics has no ``statistics``.
+    Statistics are what FedDNA treats as such: BatchNorm's running means and variances or, in a model without them, the
+    biases and weights of LayerNorm (a weight may be negative, so its absolute value is the variance). Each pair is
+    taken as one Gaussian per channel. The other parameters of a layer, weight and bias together, are taken as draws
+    from one Gaussian. The divergences are summed over channels or layers. A model with neither BatchNorm nor LayerNorm
+    has no ``statistics``.
 
     Args:
         model: a model with the same names and shapes as the states to measure; it is not kept.
@@ -86,6 +88,7 @@ class StatisticsDivergence(Metric):
     def __init__(self, model: nn.Module, reference: Mapping[str, Tensor] | str | Path, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.layout = StateLayout(model)
+        self._means, self._variances = statistics_entries(model, self.layout)
         state = reference if isinstance(reference, Mapping) else _read(reference)
         self._reference = [(mean.cpu(), var.cpu()) for mean, var in self._gaussians(_checked(state, self.layout))]
         # Every rank has the same model, so the maximum does not change its numbers.
@@ -98,24 +101,24 @@ class StatisticsDivergence(Metric):
         self.kl = torch.stack(kls).to(self.kl)
 
     def compute(self) -> dict[str, Tensor]:
-        """Return ``parameters``, and ``statistics`` if the model has running statistics."""
+        """Return ``parameters``, and ``statistics`` if the model has any."""
         statistics, parameters = self.kl.cpu()
-        values = {"statistics": statistics} if self._norms else {}
+        values = {"statistics": statistics} if self._means else {}
         return values | {"parameters": parameters}
 
-    @property
-    def _norms(self) -> list[str]:
-        """The prefixes of the normalisation layers that keep running statistics."""
-        names = [name.removesuffix(_MEAN) for name in self.layout.statistics if name.endswith(_MEAN)]
-        return [name for name in names if name + _VARIANCE in self.layout.statistics]
-
     def _gaussians(self, state: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Return means and variances, first of the channels' statistics, then of the layers' parameters."""
-        statistics = [_concatenate(state, [norm + entry for norm in self._norms]) for entry in (_MEAN, _VARIANCE)]
-        layers = [_concatenate(state, names) for names in self.layout.layers.values()]
-        means = torch.stack([layer.mean() for layer in layers])
-        variances = torch.stack([layer.var(correction=0) for layer in layers])
-        return [(statistics[0], statistics[1] + EPSILON), (means, variances + EPSILON)]
+        """Return means and variances, first of the channels' statistics, then of the layers' other parameters."""
+        statistics = {*self._means, *self._variances}
+        groups = [[name for name in names if name not in statistics] for names in self.layout.layers.values()]
+        layers = [_concatenate(state, names) for names in groups if names]
+        means = _stack([layer.mean() for layer in layers])
+        variances = _stack([layer.var(correction=0) for layer in layers])
+        channels = _concatenate(state, self._means), _concatenate(state, self._variances).abs() + EPSILON
+        return [channels, (means, variances + EPSILON)]
+
+
+def _stack(values: list[Tensor]) -> Tensor:
+    return torch.stack(values) if values else torch.zeros(0, dtype=torch.float64)
 
 
 def _concatenate(state: Mapping[str, Tensor], names: list[str]) -> Tensor:

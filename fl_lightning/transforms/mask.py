@@ -6,6 +6,7 @@ Xing, Ning, Zhou, Liao, Xu, Zou. N-FedAvg: Novel Federated Average Algorithm Bas
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import seed_for
@@ -17,39 +18,51 @@ from fl_lightning.transforms.base import UploadTransform
 
 
 class BernoulliMask(UploadTransform):
-    """Uploads Δ ⊙ R, where R is a client's random 0/1 mask over the parameters, and all statistics.
+    """Uploads Δ ⊙ R, where R is a client's random 0/1 mask over the parameters.
 
     The mask stays the same in all rounds. It follows from the run's seed and the client's number, so it is neither
     stored nor sent, and only the kept entries are uploaded.
 
     Args:
         keep: P, the probability that an entry is kept. 1 changes nothing.
+        statistics: whether the mask covers statistics too, such as BatchNorm's running means; by default, all of them
+            are uploaded. The mask of the parameters is the same either way.
     """
 
-    def __init__(self, keep: float) -> None:
+    def __init__(self, keep: float, statistics: bool = False) -> None:
         if not 0 < keep <= 1:
             raise MisconfigurationError(f"keep={keep}, but it is a probability: set keep of BernoulliMask in (0, 1]")
         self.keep = keep
+        self.statistics = statistics
 
     def __call__(self, update: ClientUpdate, round: Round, layout: StateLayout) -> ClientUpdate:
         trained = layout.flatten(update.state)
         start = layout.flatten(round.start_of(update.client))
-        kept = self.mask(trained.parameters.numel(), round.seed, update.client)
-        mask = to_device(kept, trained.parameters.device)
-        masked = FlatState(
-            torch.where(mask, trained.parameters, start.parameters), trained.statistics, trained.counters
-        )
-        saved = int((~kept).sum()) * trained.parameters.element_size()
+        generator = self._generator(round.seed, update.client)
+        parameters, saved = self._mask(trained.parameters, start.parameters, generator)
+        statistics = trained.statistics
+        if self.statistics:
+            statistics, more = self._mask(statistics, start.statistics, generator)
+            saved += more
         return replace(
             update,
-            state=layout.unflatten(masked, like=update.state),
+            state=layout.unflatten(FlatState(parameters, statistics, trained.counters), like=update.state),
             num_bytes=(update.num_bytes or 0) - saved,
         )
 
-    def mask(self, size: int, seed: int, client: int) -> torch.Tensor:
-        """Return a client's R, which is true where an entry is kept.
+    def mask(self, size: int, seed: int, client: int) -> Tensor:
+        """Return a client's R over the parameters, which is true where an entry is kept."""
+        return self._draw(size, self._generator(seed, client))
 
-        It is drawn on the CPU, because a GPU's generator would draw a different mask.
-        """
-        generator = torch.Generator().manual_seed(seed_for("mask", seed, client))
+    def _mask(self, trained: Tensor, start: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
+        """Return what the server receives, and how many bytes are saved."""
+        kept = self._draw(trained.numel(), generator)
+        masked = torch.where(to_device(kept, trained.device), trained, start)
+        return masked, int((~kept).sum()) * trained.element_size()
+
+    def _draw(self, size: int, generator: torch.Generator) -> Tensor:
         return torch.rand(size, generator=generator) < self.keep
+
+    def _generator(self, seed: int, client: int) -> torch.Generator:
+        """Return a client's generator. It is on the CPU, because a GPU's would draw a different mask."""
+        return torch.Generator().manual_seed(seed_for("mask", seed, client))

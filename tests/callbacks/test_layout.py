@@ -110,7 +110,7 @@ def test_feddna_and_a_reference_have_their_own_charts(tmp_path):
     assert found == {
         "between clients' gradients": {"divergence/gradient"},
         "FedDNA's γ": {f"feddna/gamma_client_{client:03d}" for client in range(4)},
-        "of BatchNorm's statistics from the reference": {"divergence/statistics"},
+        "of the statistics from the reference": {"divergence/statistics"},
         "of the parameters from the reference": {"divergence/parameters"},
     }
 

@@ -15,8 +15,9 @@ from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.run_folder import RunFolder
 from fl_lightning.experiments import jobs
 from fl_lightning.experiments import plan as planning
+from fl_lightning.experiments.cells import Cell, Suite
 from fl_lightning.experiments.jobs import Task
-from fl_lightning.experiments.suite import Cell, Suite, load_suite
+from fl_lightning.experiments.suite import load_suite
 from tests.experiments.fakes import write_run
 from tests.runs import REPOSITORY, scalars, write_config
 

@@ -67,5 +67,7 @@ def run(values, metric="val/accuracy", finished=True, seconds=60.0, **more) -> R
     return Run(Path("folder"), {}, series, seconds, record={"finished": finished})
 
 
-def result(*runs, targets=(), metrics=("val/accuracy",), published=None, name="FedAvg", column="") -> CellResult:
-    return summarise(name, column, runs, len(runs), metrics, targets, published)
+def result(
+    *runs, targets=(), metrics=("val/accuracy",), published=None, name="FedAvg", column="", skip=None, x=None
+) -> CellResult:
+    return summarise(name, column, runs, len(runs), metrics, targets, published, skip, x)

@@ -11,9 +11,9 @@ import pytest
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.run_folder import RunFolder
 from fl_lightning.experiments import jobs
+from fl_lightning.experiments.cells import Cell
 from fl_lightning.experiments.jobs import Task, run_all
 from fl_lightning.experiments.runs import read_run
-from fl_lightning.experiments.suite import Cell
 from tests.runs import REPOSITORY
 
 

@@ -5,9 +5,9 @@ import yaml
 
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.experiments import plan as planning
+from fl_lightning.experiments.cells import Cell, Suite
 from fl_lightning.experiments.parsing import Parsed
 from fl_lightning.experiments.plan import plan
-from fl_lightning.experiments.suite import Cell, Suite
 
 
 class Parser:

@@ -211,6 +211,24 @@ def test_statistics_divergence_agrees_with_numpy():
         assert found == pytest.approx(expected, rel=1e-6)
 
 
+def test_layer_norms_bias_and_weight_are_statistics_and_not_parameters():
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    here, there = (random_state(model, np.random.default_rng(seed)) for seed in (1, 2))
+    here["1.weight"][0] = -0.5
+    metric = StatisticsDivergence(model, there)
+    metric.update(here)
+    channels = [
+        (reference.vector(state, ["1.bias"]), np.abs(reference.vector(state, ["1.weight"])) + 1e-5)
+        for state in (here, there)
+    ]
+    fitted = 0.0
+    for layer in ("0", "2"):
+        one, other = (reference.vector(state, [f"{layer}.weight", f"{layer}.bias"]) for state in (here, there))
+        fitted += reference.kl(one.mean(), one.var() + 1e-5, other.mean(), other.var() + 1e-5)
+    expected = {"statistics": reference.kl(*channels[0], *channels[1]), "parameters": fitted}
+    assert flat(metric.compute()) == pytest.approx(expected, rel=1e-6)
+
+
 def test_a_model_does_not_diverge_from_itself(tmp_path):
     model = ConvNet()
     torch.save({"state_dict": model.state_dict()}, tmp_path / "reference.ckpt")

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fl_lightning.aggregation.base import Aggregate, Federation, GatheredAggregator
 from fl_lightning.aggregation.feddna.importance import ImportanceLearner, Statistics, moved, pooled, spread, twins
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.layers import statistics_entries
 from fl_lightning.core.randomness import seed_for
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict, StateLayout
@@ -59,11 +59,11 @@ class FedDNA(GatheredAggregator):
 
     def prepare(self, model: nn.Module, federation: Federation) -> None:
         super().prepare(model, federation)
-        statistics_entries(model, StateLayout(model))
+        _statistics_of(model, StateLayout(model))
 
     def begin_round(self, model: nn.Module, round: Round) -> None:
         super().begin_round(model, round)
-        self._means, self._variances = statistics_entries(model, self.layout)
+        self._means, self._variances = _statistics_of(model, self.layout)
 
     def finish_round(self) -> Aggregate:
         clients = [item.update.client for item in self.received]
@@ -136,16 +136,12 @@ class FedDNA(GatheredAggregator):
         return entries | {alias: entries[name] for alias, name in self.layout.aliases.items() if name in entries}
 
 
-def statistics_entries(model: nn.Module, layout: StateLayout) -> tuple[list[str], list[str]]:
-    """Return the names of a model's means and variances: BatchNorm's, or else LayerNorm's bias and weight."""
-    batch_norm = (_BatchNorm, "running_mean", "running_var", layout.statistics)
-    layer_norm = (nn.LayerNorm, "bias", "weight", layout.parameters)
-    for kind, mean, var, there in (batch_norm, layer_norm):
-        layers = [f"{name}." if name else "" for name, layer in model.named_modules() if isinstance(layer, kind)]
-        layers = [layer for layer in layers if layer + mean in there and layer + var in there]
-        if layers:
-            return [layer + mean for layer in layers], [layer + var for layer in layers]
-    raise MisconfigurationError(
-        f"FedDNA on {type(model).__name__}, which has neither BatchNorm with running statistics nor LayerNorm with"
-        " trainable weight and bias: use FedAvg, or a model with one of them"
-    )
+def _statistics_of(model: nn.Module, layout: StateLayout) -> tuple[list[str], list[str]]:
+    """Return the names of a model's means and variances, or raise an error if it has none."""
+    means, variances = statistics_entries(model, layout)
+    if not means:
+        raise MisconfigurationError(
+            f"FedDNA on {type(model).__name__}, which has neither BatchNorm with running statistics nor LayerNorm with"
+            " trainable weight and bias: use FedAvg, or a model with one of them"
+        )
+    return means, variances

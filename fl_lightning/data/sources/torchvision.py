@@ -4,6 +4,7 @@ from abc import abstractmethod
 from http.client import HTTPException
 from pathlib import Path
 
+import numpy as np
 import torch
 import torchvision
 from torch.utils.data import TensorDataset
@@ -11,6 +12,7 @@ from torchvision.datasets.utils import check_integrity
 
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data.sources._idx import read_idx
+from fl_lightning.data.sources.base import Parts, hold_out
 from fl_lightning.data.sources.images import ImageSource
 
 _IDX_FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
@@ -27,6 +29,8 @@ class Downloadable(ImageSource):
         validation_fraction: fraction of those samples to hold out for validation, before the rest is divided among the
             clients; 0 validates on the test set.
         augment: whether training images are shifted by up to 4 pixels and flipped at random.
+        pool: whether to pool the official training and test samples, so that ``train_fraction`` refers to all of them
+            and the rest is the test set.
     """
 
     #: Another way to get the files, appended to error messages.
@@ -40,10 +44,27 @@ class Downloadable(ImageSource):
         train_fraction: float = 1.0,
         validation_fraction: float = 0.0,
         augment: bool = False,
+        pool: bool = False,
     ) -> None:
         super().__init__(batch_size, train_fraction, validation_fraction, augment)
+        if pool and train_fraction == 1:
+            raise MisconfigurationError(
+                "pool=true and train_fraction=1 leave no test set: set data.source.init_args.train_fraction below 1"
+            )
         self.root = Path(root).expanduser().absolute()
         self.download = download
+        self.pool = pool
+
+    def load(self) -> Parts:
+        """Read the official parts, pool them if asked to, and split them."""
+        train, test = self.read()
+        if not self.pool:
+            return hold_out(self, train, test)
+        pooled = TensorDataset(*map(torch.cat, zip(train.tensors, test.tensors, strict=True)))
+        kept, held_out = self.split(pooled.tensors[-1].numpy())
+        rest = np.setdiff1d(np.arange(len(pooled)), np.concatenate([kept, held_out]))
+        train, validation, test = (TensorDataset(*pooled[part]) for part in (kept, held_out, rest))
+        return Parts(train, validation if len(validation) else None, test)
 
     @property
     @abstractmethod

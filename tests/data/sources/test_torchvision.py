@@ -6,6 +6,7 @@ import pytest
 import torch
 import torchvision
 
+from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import CIFAR10, MNIST, FashionMNIST
 from tests.data.files import first_half, message_of, set_up, write_cifar10, write_idx, write_mnist
 
@@ -44,6 +45,21 @@ def test_cifar10_is_read_as_torchvision_reads_it(tmp_path, monkeypatch):
     assert parts.train.tensors[1].tolist() == torchvision.datasets.CIFAR10(tmp_path).targets
     assert [tensor.dtype for tensor in parts.test.tensors] == [torch.uint8, torch.int64]
     assert parts.train.tensors[0].is_contiguous()
+
+
+def test_pooled_images_are_split_into_training_and_test_with_equal_shares_of_every_class(tmp_path, monkeypatch):
+    images = write_cifar10(tmp_path, monkeypatch, per_batch=20)  # 100 official training and 20 test images
+    parts = set_up(CIFAR10(tmp_path, train_fraction=0.75, validation_fraction=0.2, pool=True)).parts
+    # 0.75 of 120 are 90, of which 18 are for validation
+    assert [len(part) for part in parts] == [72, 18, 30]
+    assert torch.bincount(parts.test.tensors[1]).tolist() == [3] * 10
+    pooled = torch.cat([part.tensors[0] for part in parts]).flatten(1).unique(dim=0)
+    assert torch.equal(pooled, torch.from_numpy(np.concatenate(list(images.values()))).flatten(1).unique(dim=0))
+
+
+def test_pooling_without_a_test_set_is_refused():
+    with pytest.raises(MisconfigurationError, match="pool=true and train_fraction=1 leave no test set"):
+        MNIST(pool=True)
 
 
 @pytest.mark.parametrize(
