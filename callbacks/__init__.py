@@ -9,6 +9,7 @@ from fl_lightning.callbacks.diagnostics.base import Diagnostics
 from fl_lightning.callbacks.diagnostics.divergence import DivergenceDiagnostics
 from fl_lightning.callbacks.diagnostics.norms import NormDiagnostics
 from fl_lightning.callbacks.diagnostics.participation import Participation
+from fl_lightning.callbacks.diagnostics.training_loss import GlobalTrainingLoss
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
 from fl_lightning.callbacks.run.checkpoint import LastRound
 from fl_lightning.callbacks.run.hparams import HyperParameters
@@ -29,6 +30,7 @@ __all__ = [
     "Ditto",
     "DivergenceDiagnostics",
     "FederatedServer",
+    "GlobalTrainingLoss",
     "HyperParameters",
     "LastRound",
     "LearningRateDecay",

@@ -1,12 +1,14 @@
 """Evaluation of each client's model."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
 
 from fl_lightning._lightning.client_module import client_copy
 from fl_lightning._lightning.delegation import with_loaders
-from fl_lightning._lightning.names import LightningModule, Trainer
+from fl_lightning._lightning.names import LightningDataModule, LightningModule, Trainer
 from fl_lightning._lightning.quiet import without_announcements
 from fl_lightning._lightning.trainer import TrainerTemplate
 from fl_lightning.aggregation import Aggregate
@@ -43,17 +45,11 @@ class ClientEvaluation(RoundCallback):
         """Evaluate all clients, divided among the ranks."""
         if (round.number + 1) % self.every_n_rounds:
             return
-        num_clients = trainer.datamodule.num_clients  # type: ignore[attr-defined]
-        mine = range(trainer.global_rank, num_clients, trainer.world_size)
-        template = TrainerTemplate(pl_module.device)
-        results = []
-        for client in mine:
-            with preserved_generators(), without_announcements():
-                results.append((client, self._evaluate(client, pl_module, round, template.copy())))
-        all_metrics = [metrics for _, metrics in sorted(gather_objects(results), key=lambda item: item[0])]
-        log_round(trainer, spread_of(all_metrics))
+        clients = range(trainer.datamodule.num_clients)  # type: ignore[attr-defined]
+        evaluated = evaluate_clients(trainer, clients, partial(self._evaluate, pl_module=pl_module, round=round))
+        log_round(trainer, spread_of([evaluated[client] for client in clients]))
 
-    def _evaluate(self, client: int, pl_module: FederatedModule, round: Round, evaluator: Trainer) -> dict[str, float]:
+    def _evaluate(self, client: int, evaluator: Trainer, pl_module: FederatedModule, round: Round) -> dict[str, float]:
         module, server = pl_module.module, pl_module.server
         assert isinstance(module, LightningModule)
         personal = client_copy(module)
@@ -64,15 +60,40 @@ class ClientEvaluation(RoundCallback):
             loader = data.client_loader(client, round.number, server.client.batch_size, keep_last=True)
         else:
             loader = data.validation_loaders()
-        source = with_loaders(data.source, validation=loader)
-        per_loader = evaluator.validate(personal, datamodule=source, verbose=False)
-        metrics = {name: float(value) for metrics in per_loader for name, value in metrics.items()}
+        metrics = validation_metrics(evaluator, personal, data.source, loader)
         if not metrics:
             raise MisconfigurationError(
                 f"ClientEvaluation found no metrics: give {type(data.source).__name__} validation data, and log metrics"
                 f" in {type(module).__name__}.validation_step"
             )
         return metrics
+
+
+def evaluate_clients(
+    trainer: Trainer, clients: Sequence[int], evaluate: Callable[[int, Trainer], dict[str, float]]
+) -> dict[int, dict[str, float]]:
+    """Evaluate clients, divided among the ranks, and return every client's metrics on every rank.
+
+    Args:
+        trainer: the server's Trainer.
+        clients: the clients to evaluate.
+        evaluate: evaluates one client, with a Trainer that has not run yet.
+    """
+    template = TrainerTemplate(trainer.lightning_module.device)
+    results = []
+    for client in clients[trainer.global_rank :: trainer.world_size]:
+        with preserved_generators(), without_announcements():
+            results.append((client, evaluate(client, template.copy())))
+    return dict(gather_objects(results))
+
+
+def validation_metrics(
+    evaluator: Trainer, module: LightningModule, source: LightningDataModule, loader: Any
+) -> dict[str, float]:
+    """Return what a module's ``validation_step`` logs on a loader; batches pass the hooks of the source."""
+    data = with_loaders(source, validation=loader)
+    per_loader = evaluator.validate(module, datamodule=data, verbose=False)
+    return {name: float(value) for metrics in per_loader for name, value in metrics.items()}
 
 
 def spread_of(results: list[dict[str, float]]) -> dict[str, float]:

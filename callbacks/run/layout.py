@@ -8,7 +8,7 @@ from fl_lightning.callbacks.run.decoration import decoration
 
 EVALUATION: Charts = {
     "accuracy, precision, recall, F1": [r"^val.*(acc|precision|recall|f1)"],
-    "loss": [r"^train/loss$", r"^val.*loss"],
+    "loss": [r"^train/(global_)?loss$", r"^val.*loss"],
 }
 
 

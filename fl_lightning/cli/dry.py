@@ -54,8 +54,12 @@ def dry_run(suite: Suite, chosen: Collection[str], jobs: int, fit_options: Seque
         fit_options: options of ``fl-lightning fit`` for every run.
     """
     with tempfile.TemporaryDirectory() as folder:
-        tasks = [task for task in _short_tasks(suite, Path(folder), fit_options) if task.cell.name in chosen]
-        failed = run_all(tasks, jobs, _fork)
+        try:
+            tasks = [task for task in _short_tasks(suite, Path(folder), fit_options) if task.cell.name in chosen]
+            failed = run_all(tasks, jobs, _fork)
+        except KeyboardInterrupt:
+            print("Interrupted: a dry run keeps nothing.", file=sys.stderr)
+            return 130
     skipped = sum(cell.skip is not None for cell in suite.cells if cell.name in chosen)
     note = f"; the suite skips {skipped} more" if skipped else ""
     print(f"dry run: {len(tasks) - len(failed)} of {len(tasks)} cells ran two rounds{note}", flush=True)
@@ -89,7 +93,7 @@ def _shortened(config: dict[str, Any]) -> dict[str, Any]:
     return {
         "data": {"selection": {"class_path": f"{__name__}.FewClients", "init_args": {"selection": selection}}},
         "client": {"epochs": 1, "batch_size": _BATCH_SIZE, "limit_train_batches": _BATCHES},
-        "trainer": {"max_epochs": _ROUNDS, "limit_val_batches": 1, "limit_test_batches": 1},
+        "trainer": {"max_epochs": _ROUNDS, "limit_val_batches": 1, "num_sanity_val_steps": 0},
     }
 
 

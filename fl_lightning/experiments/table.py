@@ -69,7 +69,7 @@ def _target_columns(results: Sequence[CellResult], target: float, several: bool)
     for result in results:
         reach = result.targets.get(target)
         ours.append(_format_reach(result, target, style))
-        reductions.append("" if not reach or reach.reduction is None else f"{-100 * reach.reduction:+.1f} %")
+        reductions.append("" if not reach or reach.reduction is None else f"{100 * (0 - reach.reduction):+.1f} %")
         published.append(_format_published(result, result.published.rounds.get(target), _format_number, source))
         minus_published.append(_format_difference(reach.minus_published, _format_number) if reach else "")
     return [

@@ -9,13 +9,15 @@ import yaml
 from fl_lightning._lightning.cli import ParseOnly
 from fl_lightning.cli.app import FederatedCLI
 from fl_lightning.cli.compare import write_results
+from fl_lightning.cli.dry import FewClients
 from fl_lightning.cli.main import main
 from fl_lightning.cli.parse import parse_all
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.run_folder import RunFolder
+from fl_lightning.data import SequentialClients
 from fl_lightning.experiments import jobs
 from fl_lightning.experiments import plan as planning
-from fl_lightning.experiments.cells import Cell, Suite
+from fl_lightning.experiments.cells import Cell, Position, Published, Spread, Suite
 from fl_lightning.experiments.jobs import Task
 from fl_lightning.experiments.suite import load_suite
 from tests.experiments.fakes import write_run
@@ -207,3 +209,130 @@ def test_a_metric_that_no_run_logged_is_noted_with_the_validation_metrics(tmp_pa
     suite = Suite("suite", "Title", (cell,), (1,), ("val/f1",), ())
     text = write_results(suite, [task], tmp_path)
     assert "Note: FedAvg, IID did not log val/f1: set metric to one of val/accuracy\n" in text
+
+
+def test_a_dry_run_tries_every_cell_and_keeps_nothing(compare, tmp_path, monkeypatch):
+    checkpoint = {"class_path": "DivergenceDiagnostics", "init_args": {"reference": "checkpoint of FedAvg, Central"}}
+    columns = {
+        "5 clients": [{"trainer": {"callbacks+": [checkpoint]}}],
+        "Central": [{"data": {"partition": {"class_path": "IID", "init_args": {"num_clients": 1}}, "selection": None}}],
+    }
+    # the suite's file is sorted by name, so the reference comes last
+    code, out, err = compare(
+        "--dry", columns=columns, rows={"FedAvg": [], "Z": []}, skip={"Z": {"Central": "cannot", "5 clients": "cannot"}}
+    )
+    assert code == 0, out + err
+    assert "FedAvg, Central, seed 1: 2 rounds" in out
+    assert out.endswith("dry run: 2 of 2 cells ran two rounds; the suite skips 2 more\n")
+    assert "table" not in out
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_fails_with_the_cell_that_fails(compare):
+    broken = [{"data": {"partition": {"class_path": "IID", "init_args": {"num_clients": 10_000}}}}]
+    code, out, _ = compare("--dry", rows={"A": [], "B": broken})
+    assert code == 1
+    assert "B, seed 1: FAILED (exit code 2)\n    error: " in out
+    assert out.endswith("dry run: 1 of 2 cells ran two rounds\n")
+
+
+def test_a_dry_run_has_few_clients_chosen_by_the_selection_of_the_cell():
+    few = FewClients(SequentialClients(count=5))
+    assert few.cohort(num_clients=8, seed=0, round=1) == [5, 6]
+    assert FewClients().cohort(num_clients=1, seed=0, round=0) == [0]
+
+
+def test_a_mistake_is_found_by_a_dry_run_too(compare):
+    code, _, err = compare("--dry", rows={"A": [{"client": {"epochs": "many"}}]})
+    assert code == 2
+    assert err == "error: A: client.epochs: many is not of type int\n"
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Record which runs are started, and start none."""
+    names = []
+    monkeypatch.setattr(
+        "fl_lightning.cli.compare.run_all", lambda tasks, jobs: names.extend(task.name for task in tasks) or []
+    )
+    return names
+
+
+@pytest.mark.parametrize(
+    ("only", "names"),
+    [
+        (["A"], ["A, x", "A, y"]),
+        (["y"], ["A, y", "B, x", "B, y"]),
+        (["B, y"], ["B, x", "B, y"]),
+        (["A, x", "B, x"], ["A, x", "B, x"]),
+        ([], ["A, x", "B, x", "A, y", "B, y"]),
+    ],
+)
+def test_only_chooses_rows_columns_or_cells_and_what_they_need(compare, started, only, names):
+    options = [argument for name in only for argument in ("--only", name)]
+    content = {"columns": {"x": [], "y": []}, "rows": {"A": [], "B": []}}
+    code, out, err = compare(*options, **content, cells={"B": {"y": [{"ckpt_path": "checkpoint of B, x"}]}})
+    assert code == 0, err
+    assert sorted(started) == sorted(f"{name}, seed 1" for name in names)
+    assert out.count("0 of 1") == 4  # the table has all cells
+
+
+def test_only_names_the_rows_and_columns_if_there_is_no_such_cell(compare):
+    code, _, err = compare("--only", "C", columns={"x": []}, rows={"A": [], "B": []})
+    assert code == 2
+    assert err == "error: only=C: there is no such row, column or cell; the rows and columns are A; x; B\n"
+
+
+def write_cells(tmp_path, cells, **more):
+    """Write the results of cells that have all finished in one round, except for those that are skipped."""
+    tasks = []
+    for number, cell in enumerate(cells):
+        if cell.skip is None:
+            tasks.append(Task(cell, 1, RunFolder(tmp_path / str(number)), (), rounds=1))
+            write_run(tasks[-1].folder.path, [0.5 + 0.01 * number])
+            tasks[-1].write_record(finished=True)
+    return write_results(
+        Suite("suite", "Title", tuple(cells), (1,), ("val/accuracy",), (0.5,), **more), tasks, tmp_path
+    )
+
+
+def test_the_report_has_reasons_sources_differences_and_the_reduction(tmp_path):
+    published = Published({"val/accuracy": Spread(0.8644)}, {}, "Table 1")
+    cells = [Cell("FedAvg", "", ()), Cell("B", "", ()), Cell("FedMA", "", (), published, skip="needs a chain")]
+    printed = write_cells(tmp_path, cells, baseline="FedAvg")
+    page = (tmp_path / "report.html").read_text()
+    for text in ("needs a chain", "published (Table 1)", "86.44 %", "final vs FedAvg", "+1.00 pp", "+0.0 %"):
+        assert text in printed
+        assert text in page
+    assert "Note:" not in printed
+
+
+def test_the_values_of_a_parameter_are_lines_of_one_figure_and_points_of_another(tmp_path):
+    cells = [Cell("FedAvg", "", ()), *(Cell("FedAdp", str(x), (), x=Position("α", x)) for x in (1, 5))]
+    write_cells(tmp_path, cells, baseline="FedAvg")
+    page = (tmp_path / "report.html").read_text()
+    assert "Results against α" in page
+    assert "α = 5" in page
+    assert page.count("val/accuracy over rounds") == 1
+
+
+def test_a_run_that_was_not_started_for_want_of_another_is_noted(tmp_path):
+    cell = Cell("B", "", (), needs=("A",))
+    task = Task(cell, 1, RunFolder(tmp_path / "B"), (), rounds=1, needs=(RunFolder(tmp_path / "A"),))
+    text = write_results(Suite("suite", "Title", (cell,), (1,), ("val/accuracy",), ()), [task], tmp_path)
+    assert "Note: B, seed 1 was not run, because it needs A, seed 1\n" in text
+
+
+def test_a_run_that_stopped_at_its_target_is_finished(write_suite, tmp_path):
+    suite = load_suite(write_suite(stop_at_target=True, rows={"A": []}))
+    (task,) = plan(suite, tmp_path / "out")
+    main(["fit", *task.arguments])
+    task.write_record(finished=True)
+    first = write_results(suite, [task], tmp_path / "out")
+    tables = [(tmp_path / "out" / name).read_text() for name in ("table.csv", "table.json", "report.html")]
+    assert len(scalars(task.folder.path)["val_accuracy"]) == 1  # of three rounds, because the target is 1 %
+    assert "unfinished" not in tables[-1]
+    (again,) = plan(suite, tmp_path / "out")
+    assert again.finished
+    assert write_results(suite, [again], tmp_path / "out") == first
+    assert [(tmp_path / "out" / name).read_text() for name in ("table.csv", "table.json", "report.html")] == tables

@@ -23,9 +23,16 @@ def task(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(jobs, "FIT", (sys.executable, "-m", "tests.experiments.fake_fit"))
 
-    def make(name: str, *moment: str, rounds: int = 4) -> Task:
+    def make(name: str, *moment: str, rounds: int = 4, needs: str = "") -> Task:
         folder = tmp_path / name
-        return Task(Cell(name, "", ()), 1, RunFolder(folder), (str(folder), str(rounds), *moment), rounds)
+        return Task(
+            Cell(name, "", (), needs=tuple(needs)),
+            1,
+            RunFolder(folder),
+            (str(folder), str(rounds), *moment),
+            rounds,
+            needs=tuple(RunFolder(tmp_path / one) for one in needs),
+        )
 
     return make
 
@@ -120,3 +127,35 @@ def test_progress_is_printed_in_lines_without_a_terminal(task, capsys, monkeypat
     out = capsys.readouterr().out
     assert "0 of 1 runs, 0 of 4 rounds" in out
     assert "[1/1] a, seed 1: 4 rounds" in out
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_run_starts_after_those_that_it_needs(task, count):
+    tasks = [task("c", needs="b"), task("b", needs="a"), task("a"), task("d")]
+    assert run_all(tasks, count) == []
+    c, b, a, _ = (one.folder for one in tasks)
+    assert c.log.stat().st_mtime > b.checkpoint.stat().st_mtime
+    assert b.log.stat().st_mtime > a.checkpoint.stat().st_mtime
+
+
+def test_a_run_that_needs_a_failed_one_is_not_started(task, capsys):
+    tasks = [task("c", needs="b"), task("b", needs="a"), task("a", "fail"), task("d")]
+    assert [one.cell.row for one in run_all(tasks, 2)] == ["a", "b", "c"]
+    out = capsys.readouterr().out
+    assert "[3/4] b, seed 1: NOT RUN, because it needs a, seed 1\n" in out
+    assert "[4/4] c, seed 1: NOT RUN, because it needs b, seed 1\n" in out
+    assert not tasks[1].folder.path.exists()
+    assert record(tasks[3])["finished"]
+
+
+def test_a_run_that_needs_a_finished_one_starts(task):
+    run_all([task("a")], 1)
+    assert run_all([task("b", needs="a")], 1) == []
+    assert record(task("b"))["finished"]
+
+
+def test_after_a_failure_the_next_comparison_runs_both(task):
+    tasks = [task("b", needs="a"), task("a", "fail")]
+    run_all(tasks, 2)
+    assert run_all(tasks, 2) == []
+    assert record(task("b"))["finished"]

@@ -1,9 +1,12 @@
 """The runs of a suite are planned, with a parser that only pretends to parse."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.run_folder import RunFolder
 from fl_lightning.experiments import plan as planning
 from fl_lightning.experiments.cells import Cell, Suite
 from fl_lightning.experiments.parsing import Parsed
@@ -97,3 +100,61 @@ def test_a_configuration_that_names_another_file_is_always_parsed(base, tmp_path
 def test_an_error_names_the_cell(base, tmp_path):
     with pytest.raises(MisconfigurationError, match=r"^A: client\.epochs: many is not of type int$"):
         plan(suite(base), tmp_path / "out", parse=Parser(error="client.epochs: many is not of type int"))
+
+
+class Dependent:
+    """A suite in which B uses the checkpoint of A, and a parser that completes configurations by reading the parts."""
+
+    def __init__(self, seeds=(1, 2)):
+        part = {"reference": "checkpoint of A", "trainer": {"max_epochs": 3}}
+        cells = Cell("B", "", (part,), needs=("A",)), Cell("A", "", ({"trainer": {"max_epochs": 3}},))
+        self.suite = Suite("suite", "Suite", cells, seeds, ("val/accuracy",), ())
+
+    def parse(self, command_lines):
+        return [Parsed(Path(arguments[1]).read_text()) for arguments in command_lines]
+
+
+def settings(task):
+    return yaml.safe_load(Path(task.arguments[1]).read_text())
+
+
+def finish_with_settings(tasks):
+    for task in tasks:
+        task.folder.path.mkdir(parents=True)
+        task.folder.config.write_text(yaml.safe_dump(settings(task)))
+        task.write_record(finished=True)
+
+
+def test_a_reference_is_the_checkpoint_with_the_same_seed(tmp_path):
+    dependent = Dependent()
+    tasks = plan(dependent.suite, tmp_path / "out", parse=dependent.parse)
+    references = {task.name: settings(task)["reference"] for task in tasks if task.cell.row == "B"}
+    assert references == {
+        f"B, seed {seed}": str(tmp_path / f"out/A/seed_{seed}/checkpoints/last.ckpt") for seed in (1, 2)
+    }
+    assert [task.needs for task in tasks if task.seed == 2] == [(RunFolder(tmp_path / "out/A/seed_2"),), ()]
+
+
+def test_runs_that_use_checkpoints_are_recognised_when_they_have_finished(tmp_path):
+    dependent = Dependent()
+    tasks = plan(dependent.suite, tmp_path / "out", parse=dependent.parse)
+    finish_with_settings(tasks)
+    assert plan(dependent.suite, tmp_path / "out", parse=unused) == tasks
+    tasks[0].folder.record.write_text('{"finished": true}')  # without the origin, all settings are compared
+    assert plan(dependent.suite, tmp_path / "out", parse=dependent.parse) == tasks
+
+
+def test_a_run_whose_reference_has_to_be_run_again_is_refused(tmp_path):
+    dependent = Dependent(seeds=(1,))
+    second, first = plan(dependent.suite, tmp_path / "out", parse=dependent.parse)
+    finish_with_settings([second, first])
+    first.write_record(finished=False)
+    message = f"{second.folder} used the checkpoint of {first.folder}, which is no longer finished: remove"
+    with pytest.raises(MisconfigurationError, match=message):
+        plan(dependent.suite, tmp_path / "out", parse=dependent.parse)
+
+
+def test_a_skipped_cell_has_no_run(base, tmp_path):
+    cells = Cell("A", "", (base,), skip="too slow"), Cell("B", "", (base,))
+    tasks = plan(Suite("suite", "Suite", cells, (1,), ("val/accuracy",), ()), tmp_path / "out", parse=Parser())
+    assert [task.name for task in tasks] == ["B, seed 1"]

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from fl_lightning.experiments.cells import Published
+from fl_lightning.experiments.cells import Position, Published, Spread
+from fl_lightning.experiments.results import compare_with_baseline
 from fl_lightning.experiments.table import as_cells, as_csv, as_json, as_markdown, format_duration
 from tests.experiments.fakes import result, run
 

@@ -20,6 +20,7 @@ from fl_lightning.callbacks import (
     AngleDiagnostics,
     ClientEvaluation,
     DivergenceDiagnostics,
+    GlobalTrainingLoss,
     LastRound,
     NormDiagnostics,
     Participation,
@@ -89,6 +90,10 @@ CASES: dict[str, Callable[[], Case]] = {
     "evaluation on own samples": lambda: {
         "algorithm": "FedAvg",
         "server_callbacks": [ClientEvaluation(samples="own")],
+    },
+    "training loss of the global model": lambda: {
+        "algorithm": "FedAvg",
+        "server_callbacks": [GlobalTrainingLoss()],
     },
     "pictures": lambda: {"algorithm": "FedAvg", "source": Pictures(batch_size=8)},
     "augmented pictures": lambda: {"algorithm": "FedAvg", "source": Pictures(batch_size=8, augment=True)},

@@ -88,3 +88,23 @@ def test_the_baseline_is_fedavg_or_the_first_curve(tmp_path, aggregators, baseli
 def test_only_settings_that_differ_are_differences(tmp_path):
     curves = [Curve(str(n), "", (write_run(tmp_path / str(n), [0.5], settings=config(n, epochs=n)),)) for n in (1, 2)]
     assert differences(curves) == {"client.epochs": [1, 2]}
+
+
+def test_runs_of_a_comparison_that_use_checkpoints_of_their_seed_form_one_curve(tmp_path):
+    runs = [
+        write_run(
+            tmp_path / f"seed_{seed}",
+            [0.5],
+            settings=config(seed=seed, reference=f"out/Central/seed_{seed}/checkpoints/last.ckpt"),
+            record={"row": "FedAvg", "column": "5 clients", "finished": True},
+        )
+        for seed in (1, 2)
+    ]
+    (found,) = group_runs(runs)
+    assert found.runs == tuple(runs)
+
+
+def test_the_named_curve_is_the_baseline(tmp_path):
+    curves = [curve(tmp_path, name, [0.5]) for name in ("FedAvg", "mine")]
+    assert baseline_of(curves, "mine") is curves[1]
+    assert baseline_of(curves, "absent") is curves[0]

@@ -77,3 +77,22 @@ def test_a_validation_loss_is_drawn_whatever_its_name(tmp_path, undrawn):
     logged = Curve("FedAvg", "", tuple(replace(run, evaluated=("val/accuracy", "nll/loss")) for run in made.runs))
     (section,) = Sections([logged], ["val/accuracy"], []).all()[1:]
     assert section.figures == ["nll/loss"]
+
+
+def test_every_metric_is_compared_with_the_named_baseline(tmp_path, undrawn):
+    curves = [curve(tmp_path, name, val__loss=[2.0, 1.0]) for name in ("FedAvg", "FedNNNN")]
+    difference = Sections(curves, ["val/accuracy", "val/loss"], [], baseline="FedNNNN").all()[1]
+    assert difference.figures == ["val/accuracy minus FedNNNN", "val/loss minus FedNNNN"]
+    assert difference.note == (
+        "Above zero (val/accuracy) or below zero (val/loss), a method is better than FedNNNN in that round."
+    )
+
+
+def test_a_divergence_is_not_drawn_in_per_cent(tmp_path, monkeypatch):
+    percent = {}
+    monkeypatch.setattr(
+        "fl_lightning.reports.sections.figure", lambda title, *rest: percent.setdefault(title, rest[4]) and title
+    )
+    made = curve(tmp_path, "FedAvg", divergence__statistics=[0.06, 0.05])
+    Sections([made], ["val/accuracy", "divergence/statistics"], []).all()
+    assert percent == {"val/accuracy": True, "divergence/statistics": False}
