@@ -1,6 +1,5 @@
 """``fl-lightning compare --dry``: try every cell of a suite for two rounds, and keep nothing."""
 
-import contextlib
 import multiprocessing
 import os
 import subprocess
@@ -18,6 +17,7 @@ from fl_lightning.cli.main import main as fl_lightning
 from fl_lightning.cli.named_classes import import_named_classes
 from fl_lightning.cli.parse import parse_all
 from fl_lightning.data.selection import AllClients, Selection
+from fl_lightning.data.sources.base import TensorSource
 from fl_lightning.experiments.cells import Suite
 from fl_lightning.experiments.jobs import Task, run_all
 from fl_lightning.experiments.parsing import Parsed
@@ -128,7 +128,6 @@ def _fit(arguments: Sequence[str], threads: int, log: IO[bytes]) -> None:
     for descriptor in (1, 2):
         os.dup2(log.fileno(), descriptor)
     sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
-    torch.set_num_threads(threads)
-    with contextlib.suppress(KeyError):
-        del os.environ["PL_GLOBAL_SEED"]
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", threads)))
+    TensorSource.evaluation_batch_size = _BATCH_SIZE
     fl_lightning(["fit", *arguments])

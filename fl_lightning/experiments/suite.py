@@ -1,6 +1,5 @@
 """Reading a suite. Its rows are methods, its columns are settings, and every pair of them is a cell."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,9 +8,10 @@ from typing import Any
 import yaml
 
 from fl_lightning.core.errors import MisconfigurationError
-from fl_lightning.core.metric_names import is_share, smaller_is_better
-from fl_lightning.experiments.cells import Cell, Part, Position, Published, PublishedValue, Spread, Suite
+from fl_lightning.core.metric_names import smaller_is_better
+from fl_lightning.experiments.cells import Cell, Part, Position, Published, Suite
 from fl_lightning.experiments.references import find_circle, needed_cells
+from fl_lightning.experiments.suite_values import SuiteValues
 
 _KEYS = (
     *("title", "base", "columns", "rows", "cells", "skip", "sweep", "x", "seeds", "metric", "targets"),
@@ -36,7 +36,7 @@ def load_suite(path: Path, seeds: int | None = None) -> Suite:
     cells:                                            # optional: what only one cell needs, by row and column
       FedNNNN: {IID: [{server: {aggregator: {class_path: FedNNNN, init_args: {beta: 1.0, gamma: 0.7}}}}]}
     skip:                                             # optional: cells that cannot run, with the reason
-      FedMA: {IID: matches chains of layers only}     # or FedMA: reason, for all of its cells
+      FedMA: {IID: needs a chain of layers}           # or FedMA: reason, for all of its cells
     seeds: 3                                          # seeds 1, 2 and 3; or a list of seeds
     metric: val/accuracy                              # or a list; targets belong to the first metric
     targets: [0.95]
@@ -90,14 +90,8 @@ class _Column:
     x: Position | None = None
 
 
-class _SuiteReader:
-    """Checks the content of a suite, key by key. Every error names the file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def error(self, problem: str) -> MisconfigurationError:
-        return MisconfigurationError(f"{self.path}: {problem}")
+class _SuiteReader(SuiteValues):
+    """Checks the content of a suite, key by key."""
 
     def suite(self, content: Any, seeds: int | None) -> Suite:
         for key in content if isinstance(content, dict) else ():
@@ -259,56 +253,6 @@ class _SuiteReader:
             raise self.error(f"baseline={value}: there is no such row, only {', '.join(rows)}")
         return None if value is None else str(value)
 
-    def mapping(self, key: str, value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise self.error(f"{key}={value!r} is not a mapping: give each entry a name, {{name: [config.yaml]}}")
-        return {str(name): item for name, item in value.items()}
-
-    def items(self, value: Any) -> list[Any]:
-        if value is None:
-            return []
-        return value if isinstance(value, list) else [value]
-
-    def parts(self, key: str, value: Any) -> tuple[Part, ...]:
-        return tuple(self.part(key, item) for item in self.items(value))
-
-    def part(self, key: str, item: Any) -> Part:
-        if isinstance(item, dict):
-            return item
-        if not isinstance(item, str):
-            raise self.error(f"{key}: {item!r} is neither the path of a config nor a mapping")
-        found = (self.path.parent / item).resolve()
-        if not found.is_file():
-            raise self.error(f"{key}: {item}: there is no such file; paths are relative to the suite")
-        return found
-
-    def number(self, key: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.error(f"{key}: {value!r} is not a number")
-        return float(value)
-
-    def metric_value(self, key: str, value: Any, metric: str) -> float:
-        """Check a value of a metric. Papers report percentages, but torchmetrics computes fractions."""
-        number = self.number(key, value)
-        if number > 1 and is_share(metric):
-            raise self.error(f"{key}: {value}, but {metric} is a fraction of 1: write {number / 100:g}")
-        return number
-
-    def seeds(self, value: Any) -> tuple[int, ...]:
-        seeds = list(range(1, value + 1)) if isinstance(value, int) and not isinstance(value, bool) else value
-        whole = isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)
-        if not whole or not seeds or len(set(seeds)) < len(seeds):
-            raise self.error(
-                f"seeds={value!r}: set it to a number of seeds, 1 or more, or to a list of different seeds"
-            )
-        return tuple(seeds)
-
-    def metrics(self, value: Any) -> tuple[str, ...]:
-        names = self.items(value)
-        if not names or not all(isinstance(name, str) for name in names):
-            raise self.error(f"metric={value!r}: set it to the name of a logged metric, or to a list of names")
-        return tuple(names)
-
     def with_published(
         self, cells: list[Cell], value: Any, source: Any, metrics: tuple[str, ...], targets: tuple[float, ...]
     ) -> list[Cell]:
@@ -340,13 +284,3 @@ class _SuiteReader:
             {target: self.published_value(key, one) for target, one in zip(targets, rounds, strict=False)},
             source,
         )
-
-    def published_value(self, key: str, value: Any, metric: str = "rounds") -> PublishedValue:
-        """Read a number, a mean with its deviation, or any other text."""
-        if not isinstance(value, str):
-            return Spread(self.metric_value(key, value, metric))
-        found = re.fullmatch(r"([-+]?[\d.]+(?:e[-+]?\d+)?) *(?:±|\+-|\+/-) *([\d.]+(?:e[-+]?\d+)?)", value.strip())
-        if not found:
-            return value
-        mean, std = (float(number) for number in found.groups())
-        return Spread(self.metric_value(key, mean, metric), std)

@@ -50,7 +50,7 @@ def test_the_default_metric_is_the_validation_accuracy_or_the_closest_to_it(repo
 def test_another_metric_can_be_chosen(report, tmp_path):
     write_run(tmp_path / "run", [0.5], val__macro_f1=[0.25])
     report("run", "--metric", "val/macro_f1")
-    assert "<td>0.25</td>" in (tmp_path / "report.html").read_text()
+    assert "<td>25.00 %</td>" in (tmp_path / "report.html").read_text()
 
 
 def test_folders_that_are_not_runs_are_noted(report, tmp_path):

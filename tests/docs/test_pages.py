@@ -1,6 +1,7 @@
 """Every file that a page mentions exists, and every part of the package is mentioned on a page."""
 
 import inspect
+import re
 
 import pytest
 import yaml
@@ -10,6 +11,7 @@ import fl_lightning
 from fl_lightning import aggregation, callbacks, client, data, metrics, models, transforms
 from fl_lightning.aggregation import Aggregator
 from fl_lightning.callbacks import ClientCallback, ClientEvaluation, Diagnostics
+from fl_lightning.experiments.suite import load_suite
 from tests.docs.pages import DOCS, PAGES, links, names, paths
 from tests.runs import REPOSITORY
 
@@ -87,3 +89,20 @@ def test_every_package_has_a_page_in_the_reference(package):
 def test_every_page_is_in_the_navigation(page):
     navigation = yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text())["nav"]
     assert str(page.relative_to(DOCS)) in str(navigation)
+
+
+def test_the_suites_in_the_documentation_load(tmp_path):
+    for path in CONFIGS.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    blocks = re.findall(r"```yaml\n(.*?)```", (DOCS / "comparisons.md").read_text(), re.DOTALL)
+    suites = [block for block in blocks if "rows:" in block]
+    assert len(suites) == 2
+    for block in suites:
+        (tmp_path / "suite.yaml").write_text(block)
+        assert load_suite(tmp_path / "suite.yaml").cells
+
+
+def test_the_first_suite_in_the_documentation_is_that_of_load_suite():
+    written = re.search(r"```yaml\n(.*?)```", inspect.getdoc(load_suite), re.DOTALL).group(1)
+    shown = re.search(r"```yaml\n(title.*?)```", (DOCS / "comparisons.md").read_text(), re.DOTALL).group(1)
+    assert yaml.safe_load(written) == yaml.safe_load(shown)

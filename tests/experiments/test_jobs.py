@@ -142,8 +142,8 @@ def test_a_run_that_needs_a_failed_one_is_not_started(task, capsys):
     tasks = [task("c", needs="b"), task("b", needs="a"), task("a", "fail"), task("d")]
     assert [one.cell.row for one in run_all(tasks, 2)] == ["a", "b", "c"]
     out = capsys.readouterr().out
-    assert "[3/4] b, seed 1: NOT RUN, because it needs a, seed 1\n" in out
-    assert "[4/4] c, seed 1: NOT RUN, because it needs b, seed 1\n" in out
+    assert "] b, seed 1: NOT RUN, because it needs a, seed 1\n" in out
+    assert "] c, seed 1: NOT RUN, because it needs b, seed 1\n" in out
     assert not tasks[1].folder.path.exists()
     assert record(tasks[3])["finished"]
 

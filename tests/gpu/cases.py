@@ -91,7 +91,7 @@ CASES: dict[str, Callable[[], Case]] = {
         "algorithm": "FedAvg",
         "server_callbacks": [ClientEvaluation(samples="own")],
     },
-    "training loss of the global model": lambda: {
+    "evaluation of the training loss": lambda: {
         "algorithm": "FedAvg",
         "server_callbacks": [GlobalTrainingLoss()],
     },

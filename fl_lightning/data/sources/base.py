@@ -11,7 +11,6 @@ from fl_lightning.core.errors import MisconfigurationError
 
 #: Splits are part of the data set: they are the same in every run, regardless of its seed.
 _SPLIT_SEED = 0
-_EVALUATION_BATCH = 512
 
 
 class Parts(NamedTuple):
@@ -32,6 +31,8 @@ class TensorSource(LightningDataModule, ABC):
             clients; 0 validates on the test set.
     """
 
+    #: samples per batch of validation, test and prediction
+    evaluation_batch_size = 512
     #: Further columns with one value per training sample, such as its author, for ``ByColumn``.
     columns: dict[str, np.ndarray]
 
@@ -70,11 +71,11 @@ class TensorSource(LightningDataModule, ABC):
 
     def val_dataloader(self) -> DataLoader:
         """Return a loader over the validation part or, without one, over the test part."""
-        return DataLoader(self.parts.validation or self.parts.test, batch_size=_EVALUATION_BATCH)
+        return DataLoader(self.parts.validation or self.parts.test, batch_size=self.evaluation_batch_size)
 
     def test_dataloader(self) -> DataLoader:
         """Return a loader over the test part."""
-        return DataLoader(self.parts.test, batch_size=_EVALUATION_BATCH)
+        return DataLoader(self.parts.test, batch_size=self.evaluation_batch_size)
 
     def predict_dataloader(self) -> DataLoader:
         """Return a loader over the test part."""
