@@ -38,7 +38,7 @@ SMALL = {
 TINY = {
     "fedadp": ["--data.partition.samples_per_node", "20"],
     "fedns_table3": ["--data.partition.low", "1", "--data.partition.high", "3"],
-    "n_fedavg": ["--model.net.weights", "null"],
+    "n_fedavg": ["--model.net", '{"class_path": "TorchvisionNet", "init_args": {"name": "resnet50", "weights": null}}'],
 }
 
 every_suite = pytest.mark.parametrize("name", SUITES)
