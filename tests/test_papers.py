@@ -23,7 +23,7 @@ from tests.runs import REPOSITORY
 PAPERS = REPOSITORY / "configs" / "papers"
 #: the files that are not parts of others
 SUITES = {path.stem: path for path in sorted(PAPERS.rglob("*.yaml")) if "rows" in yaml.safe_load(path.read_text())}
-#: small cells that together have every aggregator and diagnostic of the suites, and every way to write a cell
+#: a few small cells: rows, columns, cells of their own, parameters, and a run that needs another run
 SMALL = {
     "fednnnn_table2_mnist": ["FedProx, IID - UB", "Norm-Norm, IID - B", "FedNNNN, non-IID - UB"],
     "fednnnn_figures3_4": ["one client"],
