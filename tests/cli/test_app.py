@@ -268,6 +268,12 @@ def test_the_bundled_classifier_loads_from_a_checkpoint_of_the_demo(run, tmp_pat
 OVERLAYS = sorted((REPOSITORY / "configs" / "algorithms").glob("*.yaml"))
 
 
+def test_clients_of_the_command_train_at_once(run):
+    """The parsed config has every flag of a client's Trainer, most of them with their defaults."""
+    code, _, err = run("fit", "--config", "run.yaml", "--client.execution", "vectorized")
+    assert code == 0, err
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
 def test_every_algorithm_runs_from_its_overlay_on_the_demo(run, overlay):
     norm = ["--model.net.batch_norm", "true"]

@@ -1,5 +1,6 @@
 """What vectorised training cannot do: reasons that follow "Clients train one after another, because" in a message."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from fl_lightning._lightning.names import Callback, LightningModule
+from fl_lightning._lightning.names import Callback, LightningModule, Trainer
 from fl_lightning._lightning.training_step import training_hooks
 from fl_lightning.client.callback import ClientCallback, overrides
 from fl_lightning.core.layers import LAYER_KINDS
@@ -79,8 +80,9 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
 
 def check_flags(flags: Mapping[str, Any]) -> None:
     """Reject flags of a client's Trainer that have no counterpart."""
-    for flag in flags:
-        if flag not in _FLAGS:
+    defaults = inspect.signature(Trainer.__init__).parameters  # a config that was parsed has all flags
+    for flag, value in flags.items():
+        if flag not in _FLAGS and value != defaults[flag].default:
             raise CannotVectorizeError(f"client.{flag} is a flag of a Trainer")
     if flags.get("precision") not in _PRECISIONS:
         precision = flags["precision"]
