@@ -21,6 +21,7 @@ from fl_lightning.client.participants import Participants, keyed_callbacks
 from fl_lightning.client.trainers import TrainerPerClient
 from fl_lightning.client.vectorized import CannotVectorizeError, VectorizedTraining, check_profitable
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import preserved_generators
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict, StateLayout
@@ -79,14 +80,13 @@ class LocalTraining:
         log_metrics: list[str] | None = None,
         **trainer_flags: Any,
     ) -> None:
-        if epochs < 1:
-            raise MisconfigurationError(f"epochs={epochs}, but a client must train: set client.epochs to 1 or more")
-        if batch_size is not None and batch_size < 1:
-            raise MisconfigurationError(f"batch_size={batch_size}: set client.batch_size to 1 or more")
+        check_number("epochs", epochs, at_least=1, reason="a client must train", setting="client.epochs")
+        if batch_size is not None:
+            check_number("batch_size", batch_size, at_least=1, setting="client.batch_size")
         if execution not in ("trainer", "vectorized", "auto"):
             raise MisconfigurationError(f"execution={execution!r}: set client.execution to trainer, vectorized or auto")
-        if chunk is not None and chunk < 1:
-            raise MisconfigurationError(f"chunk={chunk}: set client.chunk to 1 or more")
+        if chunk is not None:
+            check_number("chunk", chunk, at_least=1, setting="client.chunk")
         if memory_format not in ("contiguous", "channels_last"):
             raise MisconfigurationError(
                 f"memory_format={memory_format!r}: set client.memory_format to contiguous or channels_last"
