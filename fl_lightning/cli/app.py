@@ -1,9 +1,12 @@
 """The commands that take the configuration of a federation: all but ``compare`` and ``report``."""
 
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+
+from jsonargparse import Namespace
 
 import fl_lightning.aggregation  # class names without a module resolve among imported classes
 import fl_lightning.models  # noqa: F401
@@ -11,10 +14,12 @@ from fl_lightning._lightning.cli import Command, CommandParser, ExtensibleCLI
 from fl_lightning._lightning.cli_names import ArgsType, LightningArgumentParser, LightningCLI
 from fl_lightning._lightning.names import LightningModule, TensorBoardLogger, Trainer, rank_zero_warn
 from fl_lightning.callbacks import FederatedServer, RunSummary
-from fl_lightning.cli import partition, predict
+from fl_lightning.cli import allowed_classes, partition, predict
 from fl_lightning.cli.checkpoints import check_checkpoint, find_last_checkpoint, last_checkpoint_of
 from fl_lightning.cli.commands import COMMANDS
+from fl_lightning.cli.config_files import check_arguments, check_sections, config_files, read_config_file
 from fl_lightning.cli.errors import shorten_parser_error, suggest_option
+from fl_lightning.cli.failures import explain_failure
 from fl_lightning.cli.help import ShortHelpFormatter, use_short_help
 from fl_lightning.cli.save_config import SaveRunConfig
 from fl_lightning.client.training import LocalTraining
@@ -107,10 +112,13 @@ class FederatedCLI(ExtensibleCLI):
 
     def instantiate_classes(self) -> None:
         """Instantiate model, data and Trainer, and wrap the model. The command ``partition`` needs only the data."""
-        if self.subcommand == "partition":
-            self.datamodule = self.instantiate_section("data")
-            return
-        super().instantiate_classes()
+        try:
+            if self.subcommand == "partition":
+                self.datamodule = self.instantiate_section("data")
+                return
+            super().instantiate_classes()
+        except Exception as error:
+            raise explain_failure(error) or error from error
         self.model = FederatedModule(self.model)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -175,6 +183,40 @@ class FederatedCLI(ExtensibleCLI):
 class _Parser(CommandParser):
     """A parser that reports a user's mistake in one line."""
 
+    def parse_args(self, args: Sequence[str] | None = None, *rest: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
+        """Check the config files, parse the arguments, and check which classes they name."""
+        if not self.has_commands:  # the parser of a command, or of a class
+            return super().parse_args(args, *rest, **kwargs)
+        given = sys.argv[1:] if args is None else args
+        known = [name for name in self.option_names() if name not in ("help", "config", "subcommand")]
+        contents = {path: read_config_file(path) for path in config_files(given)}
+        for path, content in contents.items():
+            check_sections(path, content, known)
+        try:
+            config = super().parse_args(args, *rest, **kwargs)
+        except MisconfigurationError:
+            raise
+        except Exception as error:
+            raise explain_failure(error) or error from error
+        command = config.get("subcommand")
+        for path, content in contents.items() if command else ():
+            check_arguments(path, content, config[command])
+        if command:
+            _check_classes(config[command])
+        return config
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         message = suggest_option(message, self.option_names())
         raise MisconfigurationError(shorten_parser_error(message)) from ex
+
+
+#: the class that a section configures
+_SECTIONS = {"data": FederatedDataModule, "client": LocalTraining, "server": FederatedServer, "trainer": Trainer}
+
+
+def _check_classes(config: Namespace) -> None:
+    """Reject functions and classes that a configuration may not name."""
+    if config.get("model") is not None:
+        allowed_classes.check_named_classes("model", config["model"], LightningModule)
+    for section, made in _SECTIONS.items():
+        allowed_classes.check_arguments(section, config.get(section), made)

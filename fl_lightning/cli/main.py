@@ -6,6 +6,7 @@ import sys
 from fl_lightning import __version__
 from fl_lightning.cli.commands import COMMANDS, STANDALONE_COMMANDS
 from fl_lightning.cli.errors import shorten_parser_error
+from fl_lightning.cli.failures import is_lightnings_mistake
 from fl_lightning.cli.named_classes import import_named_classes
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.memory import reuse_freed_memory
@@ -83,5 +84,7 @@ def _explain_resume(what_happened: str) -> None:
 def _find_mistake(error: BaseException | None) -> MisconfigurationError | None:
     """Return the user's mistake behind an error, which the parser may have wrapped in errors of its own."""
     while error is not None and not isinstance(error, MisconfigurationError):
+        if is_lightnings_mistake(error):
+            return MisconfigurationError(str(error))
         error = error.__cause__
     return error

@@ -36,6 +36,8 @@ class ClientModel:
         self._pristine = client_copy(module, uncopied)
         if uncopied:
             rank_zero_info(f"All clients share what cannot be copied of {type(module).__name__}: {', '.join(uncopied)}")
+        #: the global model
+        self.module = module
         self._pristine.train()
         self._tensors = self._pristine.state_dict(keep_vars=True)
         self._global = [(name, t) for name, t in module.state_dict(keep_vars=True).items() if isinstance(t, Tensor)]

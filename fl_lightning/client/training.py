@@ -19,12 +19,13 @@ from fl_lightning.client.clock import Clock, check_clock
 from fl_lightning.client.model import ClientModel
 from fl_lightning.client.participants import Participants, keyed_callbacks
 from fl_lightning.client.trainers import TrainerPerClient
+from fl_lightning.client.trial import check_num_classes
 from fl_lightning.client.vectorized import CannotVectorizeError, VectorizedTraining, check_profitable
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import preserved_generators
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import StateDict, StateLayout
+from fl_lightning.core.state import StateDict, StateLayout, snapshot
 from fl_lightning.core.store import ClientStore
 from fl_lightning.core.update import ClientUpdate
 from fl_lightning.data import FederatedDataModule
@@ -149,6 +150,9 @@ class LocalTraining:
         )
         for message in _NOISE:
             warnings.filterwarnings("ignore", message)
+        check_num_classes(module, data)
+        with preserved_generators(), self._participants.no_autocast(), without_announcements():
+            self._trainers.try_batch(Round(number=0, num_rounds=None, seed=data.seed, start=snapshot(module)))
         self._vectorized = self._vectorize(module, in_place, max_batches)
 
     def release(self) -> None:

@@ -219,6 +219,20 @@ class FederatedDataModule(LightningDataModule):
         )
         return self.data.loader(batches)
 
+    def trial_loader(self, batch_size: int | None = None) -> Any:
+        """Return a loader over one batch of training samples, with as many classes as fit, the highest ones first.
+
+        Args:
+            batch_size: samples per batch; by default, that of the source's loader.
+        """
+        samples = self.indices(self.cohort(0)[0])
+        labels = self.labels
+        if labels is not None:
+            _, first_of_class = np.unique(labels, return_index=True)
+            samples = np.concatenate([first_of_class[::-1], np.setdiff1d(samples, first_of_class)])
+        size = min(batch_size or self.data.batch_size or 1, len(samples))
+        return self.data.loader(ClientBatches(samples[:size], size, key=(self.seed, 0, 0)))
+
     def _slice(self, hook: str, loaders: Any) -> Any:
         """Slice the tensors of evaluation loaders, on the Trainer's device."""
         device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
