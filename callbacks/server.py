@@ -4,6 +4,7 @@ import copy
 import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,13 +25,15 @@ from fl_lightning._lightning.tensorboard import mark_restart, tensorboard_logger
 from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Federation, Weighting
 from fl_lightning.aggregation.base import weight_of
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
-from fl_lightning.callbacks.run.monitors import explain_client_metrics, remove_learning_rate_monitor
+from fl_lightning.callbacks.run.monitors import explain_monitors, remove_learning_rate_monitor
 from fl_lightning.callbacks.run.preparation import (
     adapt_callbacks,
     add_round_callbacks,
     belongs_to_clients,
     check_flags,
     order_checkpoints,
+    refuse_misplaced,
+    refuse_round_callbacks,
     refuse_tuners,
 )
 from fl_lightning.callbacks.run.progress import RoundProgressBar
@@ -40,6 +43,7 @@ from fl_lightning.client import LocalTraining
 from fl_lightning.core.distributed import broadcast_from_zero
 from fl_lightning.core.errors import MisconfigurationError, refuse_classes
 from fl_lightning.core.evaluations import Evaluations
+from fl_lightning.core.folders import check_new_folder
 from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict, snapshot
@@ -106,6 +110,8 @@ class FederatedServer(RoundRunner):
     def prepare_trainer(self, trainer: Trainer) -> None:
         refuse_tuners(trainer)
         refuse_other_copy(*trainer.callbacks, *trainer.loggers)  # type: ignore[attr-defined]
+        refuse_misplaced(trainer)
+        refuse_round_callbacks(self.client.callbacks)
         check_flags(trainer)
         add_round_callbacks(trainer)
         if self.optimizer is None:
@@ -146,6 +152,8 @@ class FederatedServer(RoundRunner):
                 f"the checkpoint is from a run with {name}={was[name]}, but this one has {name}={now.get(name)}:"
                 " resume with the config.yaml of that run"
             )
+        if self.client_folder is not None:
+            check_new_folder(Path(self.client_folder), "server.client_folder")
         if self._saved_run is None:
             self.store.check_empty()
         module = pl_module.module
@@ -227,6 +235,7 @@ class FederatedServer(RoundRunner):
         if not trainer.sanity_checking:
             self._validated_round = trainer.current_epoch
             self._evaluations.record(trainer.current_epoch, values, forget_earlier=self.client.clock == "round")
+            explain_monitors(trainer, values, self.client.logged_names)
         elif values:
             self._evaluations.expect(values)
 
@@ -238,7 +247,7 @@ class FederatedServer(RoundRunner):
         if self._validated_round != trainer.current_epoch:
             skip_stale_scores(trainer)
         if self._evaluations.names is not None:
-            explain_client_metrics(trainer, self._evaluations.names, self.client.logged_names)
+            explain_monitors(trainer, self._evaluations.names, self.client.logged_names)
 
     def next_start(self, pl_module: FederatedModule) -> StateDict:
         """Return the state that the next round's clients start from; with two models, it is not the served one."""

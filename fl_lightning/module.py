@@ -173,6 +173,11 @@ class FederatedModule(LightningModule):
     def configure_optimizers(self) -> Optimizer:
         """Create the server's optimiser for the global model."""
         parameters = self.trainable_parameters()
+        if not parameters:
+            raise MisconfigurationError(
+                f"{type(self.module).__name__} has no parameters to train: give it a network with parameters that"
+                " require gradients"
+            )
         if not self.server.optimizer:
             return ServerOptimizer(parameters)
         check_server_optimizer(self.server.optimizer)

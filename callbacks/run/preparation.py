@@ -1,5 +1,7 @@
 """Preparing a Trainer to run rounds."""
 
+from collections.abc import Sequence
+
 from fl_lightning._lightning.names import (
     BatchSizeFinder,
     Callback,
@@ -29,7 +31,7 @@ from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.callbacks.run.weight_averaging import average_statistics
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
-from fl_lightning.module import FederatedModule
+from fl_lightning.module import FederatedModule, RoundRunner
 
 _VALIDATION_HOOKS = tuple(hook for hook in dir(Callback) if hook.startswith("on_validation_"))
 
@@ -46,6 +48,9 @@ def check_flags(trainer: Trainer) -> None:
             f"trainer.precision={trainer.precision}, but the server only evaluates, in 32-true or bf16-mixed:"
             " set client.precision instead"
         )
+    for flag in ("max_epochs", "max_steps"):
+        if getattr(trainer, flag) == 0:
+            raise MisconfigurationError(f"trainer.{flag}=0, so there is no round: set it to 1 or more, or leave it out")
     belongs_to_client = {"gradient_clip_val": None, "accumulate_grad_batches": 1, "overfit_batches": 0.0}
     if not trainer.fast_dev_run:  # type: ignore[attr-defined]
         belongs_to_client["limit_train_batches"] = 1.0
@@ -78,6 +83,31 @@ def refuse_tuners(trainer: Trainer) -> None:
                 "BatchSizeFinder (Tuner.scale_batch_size) would vary the server's batch, which is the cohort: set"
                 " client.batch_size, or run it on the module itself,"
                 " Tuner(Trainer()).scale_batch_size(module, datamodule=source)"
+            )
+
+
+def refuse_misplaced(trainer: Trainer) -> None:
+    """Reject callbacks of the server's Trainer that belong to the clients, and a second server."""
+    servers = 0
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        name = type(callback).__name__
+        servers += isinstance(callback, RoundRunner)
+        if isinstance(callback, ClientCallback):
+            raise MisconfigurationError(
+                f"{name} is a callback of clients, but it is among trainer.callbacks: move it to client.callbacks"
+            )
+        if servers > 1:
+            raise MisconfigurationError(f"the Trainer has {servers} servers: remove {name} from trainer.callbacks")
+
+
+def refuse_round_callbacks(callbacks: Sequence[Callback]) -> None:
+    """Reject callbacks of clients that belong to the server's Trainer: a client has no rounds."""
+    for callback in callbacks:
+        of_run = type(callback).__module__.startswith(f"{__package__}.")
+        if of_run or isinstance(callback, RoundCallback | RoundRunner):
+            raise MisconfigurationError(
+                f"{type(callback).__name__} is a callback of the server, but it is among client.callbacks:"
+                " move it to trainer.callbacks"
             )
 
 
@@ -128,7 +158,8 @@ def add_round_callbacks(trainer: Trainer) -> None:
     if any(tensorboard_loggers(trainer)):
         present = {type(callback) for callback in callbacks}
         callbacks += [kind() for kind in (PartitionPicture, TensorBoardLayout, HyperParameters) if kind not in present]
-    trainer.callbacks = callbacks  # type: ignore[attr-defined]
+    # The server comes first, because it explains what others, such as EarlyStopping, would miss.
+    trainer.callbacks = sorted(callbacks, key=lambda callback: not isinstance(callback, RoundRunner))  # type: ignore[attr-defined]
 
 
 def order_checkpoints(trainer: Trainer) -> None:

@@ -24,6 +24,8 @@ from fl_lightning.cli.help import ShortHelpFormatter, use_short_help
 from fl_lightning.cli.save_config import SaveRunConfig
 from fl_lightning.client.training import LocalTraining
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.folders import check_new_folder
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.run_folder import RunFolder
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiments.settings import flatten
@@ -105,6 +107,7 @@ class FederatedCLI(ExtensibleCLI):
                 rank_zero_warn(f"{self.subcommand} uses an untrained model: set --ckpt_path to use that of a run")
         elif config.trainer.logger in (None, True, False):
             logger = self._default_logger()
+            check_new_folder(Path(logger.log_dir), "trainer.default_root_dir")
             self._folder = Path(logger.log_dir)
             self._trainer_arguments = (
                 {"default_root_dir": logger.log_dir} if config.trainer.logger is False else {"logger": logger}
@@ -203,6 +206,7 @@ class _Parser(CommandParser):
             check_arguments(path, content, config[command])
         if command:
             _check_classes(config[command])
+            _check_seed(config[command].get("seed_everything"))
         return config
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
@@ -220,3 +224,8 @@ def _check_classes(config: Namespace) -> None:
         allowed_classes.check_named_classes("model", config["model"], LightningModule)
     for section, made in _SECTIONS.items():
         allowed_classes.check_arguments(section, config.get(section), made)
+
+
+def _check_seed(seed: Any) -> None:
+    if isinstance(seed, int) and not isinstance(seed, bool):
+        check_number("seed_everything", seed, at_least=0, at_most=2**32 - 1)

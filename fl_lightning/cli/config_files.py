@@ -57,8 +57,9 @@ def check_sections(path: Path, content: Any, known: Collection[str]) -> None:
     """
     sections = {name.partition(".")[0] for name in known if "." in name}
     if not isinstance(content, dict):
+        kind = "empty" if content is None else _kind(content)
         raise MisconfigurationError(
-            f"{path} is {'empty' if content is None else _kind(content)}, not a config: write sections, such as {', '.join(sorted(sections))}"
+            f"{path} is {kind}, not a config: write sections, such as {', '.join(sorted(sections))}"
         )
     for name, value in content.items():
         if not isinstance(name, str) or not name:

@@ -245,14 +245,42 @@ def _check_flags(flags: dict[str, Any]) -> None:
     """Reject a flag that the Trainer does not have or that the framework sets, before the first round."""
     if not flags:
         return
+    for name in ("max_steps", "limit_train_batches"):
+        if flags.get(name) == 0:
+            raise MisconfigurationError(
+                f"{name}=0, but a client must train: set client.{name} above 0, or leave it out"
+            )
+    for name, value in flags.items():
+        if isinstance(value, float):
+            check_number(name, value, setting=f"client.{name}")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            TrainerTemplate(torch.device("cpu"), max_epochs=1, limit_val_batches=0, strategy=None, **flags)
+        _make_trainer(flags)
     except TypeError as error:
-        name = re.search(r"'(\w+)'$", str(error))
-        flag = name.group(1) if name else ", ".join(flags)
+        found = re.search(r"'(\w+)'$", str(error))
+        flag = found.group(1) if found else ", ".join(flags)
         raise MisconfigurationError(
             f"{flag} cannot be set for a client's Trainer:"
             + (" use client.epochs" if flag == "max_epochs" else " leave it out of client")
         ) from error
+    except Exception as error:
+        flag = next((name for name in flags if _is_refused(name, flags[name])), "a combination of flags")
+        reason = " ".join(str(error).split())
+        raise MisconfigurationError(
+            f"{flag}={flags.get(flag)!r} is refused by a client's Trainer ({reason}):"
+            f" change client.{flag}, or leave it out"
+        ) from error
+
+
+def _make_trainer(flags: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        TrainerTemplate(torch.device("cpu"), max_epochs=1, limit_val_batches=0, strategy=None, **flags)
+
+
+def _is_refused(flag: str, value: Any) -> bool:
+    """Return whether a Trainer refuses a flag, whatever the others are."""
+    try:
+        _make_trainer({flag: value})
+    except Exception:
+        return True
+    return False

@@ -49,9 +49,9 @@ def _describe(at_least: float | None, above: float | None, at_most: float | None
     """Return limits as ``to 1 or more``, ``above 0`` or ``in (0, 1]``."""
     low, high = above if at_least is None else at_least, below if at_most is None else at_most
     if low is not None and high is not None:
-        return f"in {'(' if at_least is None else '['}{low:g}, {high:g}{')' if at_most is None else ']'}"
+        return f"in {'(' if at_least is None else '['}{low}, {high}{')' if at_most is None else ']'}"
     if low is not None:
-        return f"to {low:g} or more" if above is None else f"above {low:g}"
+        return f"to {low} or more" if above is None else f"above {low}"
     if high is not None:
-        return f"to {high:g} or less" if below is None else f"below {high:g}"
+        return f"to {high} or less" if below is None else f"below {high}"
     return "to a finite number"

@@ -20,6 +20,7 @@ from fl_lightning._lightning.delegation import delegate_hooks, delegate_loaders
 from fl_lightning._lightning.names import LightningDataModule, rank_zero_info
 from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning.core.errors import MisconfigurationError, refuse_classes
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import run_seed
 from fl_lightning.data.batches import ClientBatches
 from fl_lightning.data.cohorts import CohortSampler
@@ -78,8 +79,7 @@ class FederatedDataModule(LightningDataModule):
         self.partition = partition
         self.selection = selection or AllClients()
         self.seed = run_seed() if seed is None else seed
-        if self.seed < 0:
-            raise MisconfigurationError(f"seed={self.seed}: set data.seed to 0 or more")
+        check_number("seed", self.seed, at_least=0, setting="data.seed")
         self.label = label
         self.prepare_data_per_node = source.prepare_data_per_node
         self._data: TrainingData | None = None

@@ -94,14 +94,13 @@ CLIENT_CALLBACKS: dict[str, dict[str, Any]] = {
 SERVER_CALLBACKS: dict[str, dict[str, Any]] = {
     "ClientEvaluation": {"every_n_rounds": 1, "samples": "validation"},
     "AngleDiagnostics": {"alpha": 5.0, "max_curves": 3},
-    "NormDiagnostics": {"max_curves": 3},
+    "NormDiagnostics": {},
     "DivergenceDiagnostics": {"max_curves": 3},
     "GlobalTrainingLoss": {"clients": "cohort", "every_n_rounds": 1, "batch_size": 512},
     "Participation": {"max_curves": 3},
     "StopAtTarget": {"monitor": "val/accuracy", "target": 0.9},
     "EarlyStopping": {"monitor": "val/accuracy", "patience": 3, "mode": "max"},
     "ModelCheckpoint": {"monitor": "val/accuracy", "save_top_k": 1, "mode": "max"},
-    "Timer": {"duration": "00:01:00:00"},
     "LearningRateMonitor": {"logging_interval": "epoch"},
 }
 NETS: dict[str, dict[str, Any]] = {
@@ -290,8 +289,8 @@ def _arguments() -> Iterator[tuple[str, dict[str, Any], str, dict[str, Any]]]:
             start = config
             if name in ("FedBN", "FedDNA"):
                 start = changed(config, "model.init_args.net.init_args", {"batch_norm": True})
-            if name in ("FedDyn",):
-                start = changed(start, "server.weighting", "uniform")
+            if name == "ModelCheckpoint":
+                start = changed(config, "trainer.enable_checkpointing", True)
             full = dict(start["model"]["init_args"]) | arguments if slot == "model" else arguments
             yield f"{slot} {name}", changed(start, slot, {"class_path": name, "init_args": full}), slot, arguments
     yield "client", changed(config, "client", CLIENT), "client", CLIENT
