@@ -22,6 +22,7 @@ from fl_lightning.cli.errors import shorten_parser_error, suggest_option
 from fl_lightning.cli.failures import explain_failure
 from fl_lightning.cli.help import ShortHelpFormatter, use_short_help
 from fl_lightning.cli.save_config import SaveRunConfig
+from fl_lightning.cli.trial import TrialBatch
 from fl_lightning.client.training import LocalTraining
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.folders import check_new_folder
@@ -126,7 +127,10 @@ class FederatedCLI(ExtensibleCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Instantiate the Trainer with the logger that determines the run's folder, or with the folder itself."""
-        return super().instantiate_trainer(**self._trainer_arguments, **kwargs)
+        trainer = super().instantiate_trainer(**self._trainer_arguments, **kwargs)
+        if self.subcommand == "fit":
+            trainer.callbacks.append(TrialBatch())  # type: ignore[attr-defined]
+        return trainer
 
     def fit(self, **kwargs: Any) -> None:
         """Run ``Trainer.fit``. A run that ends before its first round leaves no folder behind."""

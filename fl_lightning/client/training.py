@@ -151,9 +151,19 @@ class LocalTraining:
         for message in _NOISE:
             warnings.filterwarnings("ignore", message)
         check_num_classes(module, data)
-        with preserved_generators(), self._participants.no_autocast(), without_announcements():
-            self._trainers.try_batch(Round(number=0, num_rounds=None, seed=data.seed, start=snapshot(module)))
         self._vectorized = self._vectorize(module, in_place, max_batches)
+
+    def try_batch(self, module: LightningModule) -> None:
+        """Reject a model or an optimiser that does not fit the data, by training on one batch without a trace.
+
+        Call this after :meth:`prepare`.
+
+        Args:
+            module: the global model.
+        """
+        round = Round(number=0, num_rounds=None, seed=self._participants.data.seed, start=snapshot(module))
+        with preserved_generators(), self._participants.no_autocast(), without_announcements():
+            self._trainers.try_batch(round)
 
     def release(self) -> None:
         """Release the client model, the data and the listener."""
