@@ -64,7 +64,7 @@ class _Makes:
 
 def _check_fit(key: str, path: str, named: Any, expected: Sequence[Any]) -> None:
     returned = named if isinstance(named, type) else _returned_class(named)
-    if any(isinstance(kind, type) and isinstance(returned, type) and issubclass(returned, kind) for kind in expected):
+    if isinstance(returned, type) and any(_is_class(kind) and issubclass(returned, kind) for kind in expected):
         return
     if not isinstance(named, type):
         raise MisconfigurationError(f"{key}: {path} is a function, but a config may only call classes: name a class")
@@ -85,10 +85,10 @@ def _expected(hint: Any) -> list[Any]:
         return []
     if origin is Callable or hint in (Callable, typing.Callable):
         returns = _expected(arguments[1]) if len(arguments) == 2 else []
-        return [_Makes([kind for kind in returns if isinstance(kind, type) and kind is not object])]
+        return [_Makes([kind for kind in returns if _is_class(kind) and kind.__module__ != "builtins"])]
     if origin in (typing.Union, types.UnionType) or (isinstance(origin, type) and arguments):
         return [kind for argument in arguments for kind in _expected(argument)]
-    return [hint] if hint is not object else [Any]
+    return [hint]
 
 
 def _hints(named: Any) -> dict[str, Any]:
@@ -108,6 +108,10 @@ def _returned_class(function: Any) -> Any:
         return typing.get_type_hints(function).get("return")
     except Exception:
         return None
+
+
+def _is_class(hint: Any) -> bool:
+    return isinstance(hint, type) and hint not in (Any, object)
 
 
 def _is_class_spec(value: Any) -> bool:

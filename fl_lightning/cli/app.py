@@ -17,7 +17,13 @@ from fl_lightning.callbacks import FederatedServer, RunSummary
 from fl_lightning.cli import allowed_classes, partition, predict
 from fl_lightning.cli.checkpoints import check_checkpoint, find_last_checkpoint, last_checkpoint_of
 from fl_lightning.cli.commands import COMMANDS
-from fl_lightning.cli.config_files import check_arguments, check_sections, config_files, read_config_file
+from fl_lightning.cli.config_files import (
+    check_arguments,
+    check_section_files,
+    check_sections,
+    config_files,
+    read_config_file,
+)
 from fl_lightning.cli.errors import shorten_parser_error, suggest_option
 from fl_lightning.cli.failures import explain_failure
 from fl_lightning.cli.help import ShortHelpFormatter, use_short_help
@@ -199,6 +205,7 @@ class _Parser(CommandParser):
         contents = {path: read_config_file(path) for path in config_files(given)}
         for path, content in contents.items():
             check_sections(path, content, known)
+        check_section_files(given)
         try:
             config = super().parse_args(args, *rest, **kwargs)
         except MisconfigurationError:

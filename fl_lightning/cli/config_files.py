@@ -35,14 +35,25 @@ def read_config_file(path: Path) -> Any:
     return content
 
 
-def config_files(args: Sequence[str]) -> Iterator[Path]:
-    """Yield the existing files that ``--config`` names, in their order."""
+#: options whose value may be a file with settings
+_SECTIONS = ("--model", "--data", "--client", "--server", "--trainer")
+
+
+def check_section_files(args: Sequence[str]) -> None:
+    """Reject a file that is given for a section, ``--model FILE``, but does not hold settings."""
+    for path in config_files(args, _SECTIONS):
+        if not isinstance(read_config_file(path), dict):
+            raise MisconfigurationError(f"{path} holds no settings: give a YAML file of keys and values")
+
+
+def config_files(args: Sequence[str], options: Sequence[str] = ("--config", "-c")) -> Iterator[Path]:
+    """Yield the existing files that options name, by default ``--config``, in their order."""
     for number, argument in enumerate(args):
         option, separator, value = argument.partition("=")
-        if option in ("--config", "-c"):
-            path = Path(value if separator else "".join(args[number + 1 : number + 2])).expanduser()
-            if len(str(path)) < 4096 and "\n" not in str(path) and path.exists():
-                yield path
+        if option in options:
+            value = value if separator else "".join(args[number + 1 : number + 2])
+            if value and len(value) < 256 and Path(value).expanduser().exists():
+                yield Path(value).expanduser()
 
 
 def check_sections(path: Path, content: Any, known: Collection[str]) -> None:
@@ -55,7 +66,8 @@ def check_sections(path: Path, content: Any, known: Collection[str]) -> None:
         content: what it holds.
         known: names of all settings, such as ``client.epochs``.
     """
-    sections = {name.partition(".")[0] for name in known if "." in name}
+    settings = [name for name in known if "." in name and not name.endswith(".help")]
+    sections = {name.partition(".")[0] for name in settings} | {"model"}
     if not isinstance(content, dict):
         kind = "empty" if content is None else _kind(content)
         raise MisconfigurationError(
@@ -64,7 +76,7 @@ def check_sections(path: Path, content: Any, known: Collection[str]) -> None:
     for name, value in content.items():
         if not isinstance(name, str) or not name:
             raise MisconfigurationError(f"{path} has the key {name!r}: set it to the name of a section or a setting")
-        if name in sections and not isinstance(value, dict) and not (name in known and isinstance(value, str)):
+        if name in sections and not isinstance(value, dict | str):  # a text is the path of a file
             raise MisconfigurationError(
                 f"{path}: {name} is {_kind(value)}, but it is a section: give it settings, or leave it out"
             )
@@ -72,7 +84,7 @@ def check_sections(path: Path, content: Any, known: Collection[str]) -> None:
             for key, inner in value.items():
                 if f"{name}.{key}" == "server.client":
                     raise MisconfigurationError(f"{path}: server.client is set, but client is a section: move it there")
-                if inner in (None, {}) and name not in known and not _is_known(f"{name}.{key}", known):
+                if inner in (None, {}) and name != "model" and not _is_known(f"{name}.{key}", settings):
                     raise MisconfigurationError(f"{path}: '{name}.{key}' is not a setting: remove it")
         elif name not in sections and value in (None, {}) and not _is_known(name, known):
             raise MisconfigurationError(f"{path}: '{name}' is not a section: remove it")
@@ -102,7 +114,7 @@ def check_arguments(path: Path, content: Any, parsed: Any, key: str = "") -> Non
             found = parsed.get(str(name).removesuffix("+"))
             if value == {} and found is None and key and name not in _CLASS_KEYS and key.endswith("init_args"):
                 raise MisconfigurationError(f"{path}: '{inside}' is not an argument: remove it")
-            check_arguments(path, value, found, inside)
+            check_arguments(path, value, {} if found is None and name == "init_args" else found, inside)
 
 
 def _names(found: Any, class_path: Any) -> bool:
