@@ -22,7 +22,6 @@ from fl_lightning.cli.config_files import (
     check_section_files,
     check_sections,
     config_files,
-    read_config_file,
 )
 from fl_lightning.cli.errors import shorten_parser_error, suggest_option
 from fl_lightning.cli.failures import explain_failure
@@ -36,6 +35,7 @@ from fl_lightning.core.limits import check_number
 from fl_lightning.core.run_folder import RunFolder
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiments.settings import flatten
+from fl_lightning.experiments.yaml_file import read_yaml_file
 from fl_lightning.module import FederatedModule
 
 #: the folder for all runs, unless trainer.default_root_dir names another
@@ -202,7 +202,7 @@ class _Parser(CommandParser):
             return super().parse_args(args, *rest, **kwargs)
         given = sys.argv[1:] if args is None else args
         known = [name for name in self.option_names() if name not in ("help", "config", "subcommand")]
-        contents = {path: read_config_file(path) for path in config_files(given)}
+        contents = {path: read_yaml_file(path) for path in config_files(given)}
         for path, content in contents.items():
             check_sections(path, content, known)
         check_section_files(given)

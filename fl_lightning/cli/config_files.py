@@ -1,38 +1,14 @@
 """Config files, checked before the parser reads them. No message repeats what is in a file."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.experiments.yaml_file import read_yaml_file
 
-#: what is accepted with all aliases written out; the largest config of this package has 200 values, nested 7 deep
-_MAX_VALUES = 100_000
-_MAX_DEPTH = 50
 #: keys of a mapping that names a class; they may hold an empty mapping
 _CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
-
-
-def read_config_file(path: Path) -> Any:
-    """Return the content of a YAML file, or raise an error that names the line of the mistake but not its content."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        content = yaml.load(text, _Loader)
-    except UnicodeDecodeError as error:
-        raise MisconfigurationError(f"{path} is not a text file in UTF-8: save it in UTF-8") from error
-    except OSError as error:
-        raise MisconfigurationError(f"{path} cannot be read ({error.strerror}): give a readable file") from error
-    except yaml.MarkedYAMLError as error:
-        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise MisconfigurationError(f"{path} is not valid YAML: {error.problem}{line}") from error
-    except (yaml.YAMLError, ValueError, TypeError) as error:  # a character, date or number that is none
-        raise MisconfigurationError(f"{path} is not valid YAML: give a text file of keys and values") from error
-    except RecursionError as error:
-        raise MisconfigurationError(_too_deep(path)) from error
-    _measure(content, path)
-    return content
 
 
 #: options whose value may be a file with settings
@@ -42,7 +18,7 @@ _SECTIONS = ("--model", "--data", "--client", "--server", "--trainer")
 def check_section_files(args: Sequence[str]) -> None:
     """Reject a file that is given for a section, ``--model FILE``, but does not hold settings."""
     for path in config_files(args, _SECTIONS):
-        if not isinstance(read_config_file(path), dict):
+        if not isinstance(read_yaml_file(path), dict):
             raise MisconfigurationError(f"{path} holds no settings: give a YAML file of keys and values")
 
 
@@ -131,43 +107,3 @@ def _is_known(name: str, known: Collection[str]) -> bool:
 def _kind(value: Any) -> str:
     kinds = {type(None): "null", str: "a text", list: "a list", bool: "a truth value"}
     return kinds.get(type(value), "a number")
-
-
-def _measure(content: Any, path: Path) -> None:
-    """Reject content that is nested without end, too deeply, or is huge once aliases are written out."""
-    sizes: dict[int, int] = {}
-
-    def size(node: Any, depth: int) -> int:
-        if not isinstance(node, dict | list):
-            return 1
-        if depth > _MAX_DEPTH:
-            raise MisconfigurationError(_too_deep(path))
-        if id(node) not in sizes:
-            items = node.values() if isinstance(node, dict) else node
-            sizes[id(node)] = 1 + sum(size(item, depth + 1) for item in items)
-        return sizes[id(node)]
-
-    if size(content, 0) > _MAX_VALUES:
-        raise MisconfigurationError(
-            f"{path} has more than {_MAX_VALUES:,} values, counting aliases: a config of a federation is shorter"
-        )
-
-
-def _too_deep(path: Path) -> str:
-    return f"{path} is nested more than {_MAX_DEPTH} deep, or contains itself: remove the nesting"
-
-
-class _Loader(yaml.SafeLoader):
-    """A safe loader that rejects a mapping with the same key twice, of which YAML would keep only the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            if key is not None and key in seen:
-                raise yaml.constructor.ConstructorError(
-                    problem=f"the key {key!r} is there twice", problem_mark=key_node.start_mark
-                )
-            seen.add(key)
-        mapping: Mapping[Any, Any] = super().construct_mapping(node, deep)
-        return dict(mapping)

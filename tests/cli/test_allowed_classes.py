@@ -2,6 +2,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+import yaml
 from torch import nn
 from torch.optim import Optimizer
 
@@ -83,11 +84,12 @@ def test_what_fits_is_accepted(value, hint):
 )
 @pytest.mark.parametrize("named", [SHELL, PROCESS], ids=["function", "class"])
 def test_no_slot_runs_a_command(run, tmp_path, key, named):
-    import yaml
-
     config: Any = {
         "model": {"class_path": "Classifier", "init_args": {"net": {"class_path": "DigitsCNN"}}},
-        "data": {"source": {"class_path": "Digits"}, "partition": {"class_path": "Shards", "init_args": {"num_clients": 2}}},
+        "data": {
+            "source": {"class_path": "Digits"},
+            "partition": {"class_path": "Shards", "init_args": {"num_clients": 2}},
+        },
     }
     node = config
     *parents, last = key.split(".")

@@ -28,7 +28,7 @@ def test_settings_that_torch_accepts_although_they_are_not_finite_are_refused(ma
 
 def test_a_scheduler_with_a_factor_that_is_not_finite_is_refused():
     scheduler = lr_scheduler.StepLR(SGD(parameters(), lr=0.1), step_size=1, gamma=float("nan"))
-    with pytest.raises(MisconfigurationError, match="^gamma=nan is not a finite number: set gamma of StepLR in model"):
+    with pytest.raises(MisconfigurationError, match=r"^gamma=nan is not a finite number: set gamma of StepLR"):
         check_scheduler(scheduler, "model")
 
 
