@@ -32,7 +32,7 @@ from fl_lightning.callbacks.run.preparation import (
     belongs_to_clients,
     check_flags,
     order_checkpoints,
-    refuse_misplaced,
+    refuse_client_callbacks,
     refuse_round_callbacks,
     refuse_tuners,
 )
@@ -110,7 +110,7 @@ class FederatedServer(RoundRunner):
     def prepare_trainer(self, trainer: Trainer) -> None:
         refuse_tuners(trainer)
         refuse_other_copy(*trainer.callbacks, *trainer.loggers)  # type: ignore[attr-defined]
-        refuse_misplaced(trainer)
+        refuse_client_callbacks(trainer)
         refuse_round_callbacks(self.client.callbacks)
         check_flags(trainer)
         add_round_callbacks(trainer)

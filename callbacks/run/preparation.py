@@ -86,18 +86,14 @@ def refuse_tuners(trainer: Trainer) -> None:
             )
 
 
-def refuse_misplaced(trainer: Trainer) -> None:
-    """Reject callbacks of the server's Trainer that belong to the clients, and a second server."""
-    servers = 0
+def refuse_client_callbacks(trainer: Trainer) -> None:
+    """Reject callbacks of the server's Trainer that belong to the clients."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        name = type(callback).__name__
-        servers += isinstance(callback, RoundRunner)
         if isinstance(callback, ClientCallback):
             raise MisconfigurationError(
-                f"{name} is a callback of clients, but it is among trainer.callbacks: move it to client.callbacks"
+                f"{type(callback).__name__} is a callback of clients, but it is among trainer.callbacks:"
+                " move it to client.callbacks"
             )
-        if servers > 1:
-            raise MisconfigurationError(f"the Trainer has {servers} servers: remove {name} from trainer.callbacks")
 
 
 def refuse_round_callbacks(callbacks: Sequence[Callback]) -> None:

@@ -208,8 +208,6 @@ class _Parser(CommandParser):
         check_section_files(given)
         try:
             config = super().parse_args(args, *rest, **kwargs)
-        except MisconfigurationError:
-            raise
         except Exception as error:
             raise explain_failure(error) or error from error
         command = config.get("subcommand")

@@ -25,6 +25,8 @@ def explain_failure(error: BaseException) -> MisconfigurationError | None:
     Errors in the user's own code return None, because their traceback shows where to correct it.
     """
     cause = _first_cause(error)
+    if isinstance(cause, MisconfigurationError):
+        return cause
     frames = _frames(cause.__traceback__) + _frames(error.__traceback__)
     if any(_is_users(frame) for frame in frames):
         return None
@@ -40,8 +42,8 @@ def is_lightnings_mistake(error: BaseException) -> bool:
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """Return the error that the parser has wrapped in others."""
-    while error.__cause__ is not None:
+    """Return the error that the parser has wrapped in others, or one that already explains the mistake."""
+    while error.__cause__ is not None and not isinstance(error, MisconfigurationError):
         error = error.__cause__
     return error
 
