@@ -142,7 +142,7 @@ class ClientCallback(Callback):
     def _unfreeze(self) -> None:
         for parameter, _ in self._frozen:
             parameter.requires_grad_(True)
-        self._frozen.clear()
+        self._frozen = ()
 
 
 def overrides(callback: ClientCallback, hook: str) -> bool:
