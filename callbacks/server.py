@@ -100,7 +100,6 @@ class FederatedServer(RoundRunner):
         self._bytes = {"up": 0, "down": 0}
         self._validated_round: int | None = None
         self._downloads = Downloads()
-        self._froze = False
         self._saved_run: dict[str, Any] | None = None
         self._current_run: dict[str, Any] = {}
 
@@ -166,9 +165,7 @@ class FederatedServer(RoundRunner):
             self.store,
             max_batches=int(trainer.fast_dev_run) or None,  # type: ignore[attr-defined]
         )
-        self._froze = gc.get_freeze_count() == 0  # what the process froze before stays frozen when the run ends
-        if self._froze:
-            gc.freeze()  # existing objects stay, so the collector can skip them when it frees the clients' Trainers
+        gc.freeze()  # existing objects stay, so the collector can skip them when it frees the clients' Trainers
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tell TensorBoard where a resumed run continues, and the progress bar how far clients have come."""
@@ -249,16 +246,13 @@ class FederatedServer(RoundRunner):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Release the client model and unfreeze the garbage collector."""
-        self._release()
+        self.client.release()
+        gc.unfreeze()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Release the client model and unfreeze the garbage collector."""
-        self._release()
-
-    def _release(self) -> None:
         self.client.release()
-        if self._froze:
-            gc.unfreeze()
+        gc.unfreeze()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs besides the served model, as plain types and tensors that Lightning loads."""

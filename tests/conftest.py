@@ -32,16 +32,6 @@ def pytest_collection():
         gc.enable()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _frozen_imports():
-    """Free what earlier files left behind, and let the garbage collector skip the rest.
-
-    It would need 0.3 seconds, several times per run, to look at everything that Lightning and the tests consist of.
-    """
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture(autouse=True)
 def _reproducible(monkeypatch: pytest.MonkeyPatch):
     """Use one thread, so that sums do not depend on the machine; set a seed and leave none in the environment."""

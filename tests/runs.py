@@ -1,5 +1,6 @@
 """Runs the command line in separate processes, and reads the files that a run leaves."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -63,7 +64,9 @@ def fl_lightning(*arguments: object, folder: Path = REPOSITORY, timeout: int = 2
         process = multiprocessing.get_context("fork").Process(
             target=_command, args=(files, folder, list(map(str, arguments)))
         )
+        gc.freeze()  # the collector of the child must not touch, and so copy, what it shares with this process
         process.start()
+        gc.unfreeze()
         process.join(timeout)
         if process.is_alive():
             process.kill()

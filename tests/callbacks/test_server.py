@@ -1,7 +1,5 @@
 """The server: what a round does, what it logs and saves, and what it refuses."""
 
-import gc
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -344,31 +342,3 @@ def test_the_modules_checkpoint_callback_comes_before_last_round(tmp_path):
 def test_further_flags_that_belong_to_the_clients_are_refused(flags, message):
     with pytest.raises(MisconfigurationError, match=message):
         federate(**flags)
-
-
-class Frozen(RoundCallback):
-    """Records how many objects the garbage collector skips in a round."""
-
-    count = 0
-
-    def on_round_start(self, trainer, pl_module, round, clients):
-        self.count = gc.get_freeze_count()
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_garbage_collector_skips_existing_objects_until_the_run_ends(fails, monkeypatch):
-    gc.unfreeze()
-    frozen = Frozen()
-    if fails:
-        monkeypatch.setattr(FedAvg, "finish_round", lambda self: 1 / 0)
-    with pytest.raises(ZeroDivisionError) if fails else nullcontext():
-        federate(callbacks=[frozen], rounds=1)
-    assert frozen.count > 100_000
-    assert gc.get_freeze_count() == 0
-
-
-def test_what_was_frozen_before_a_run_stays_frozen():
-    gc.freeze()
-    before = gc.get_freeze_count()
-    federate(rounds=1)
-    assert gc.get_freeze_count() == pytest.approx(before, rel=0.01)
