@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fl_lightning.core.evaluations import Evaluations
 from fl_lightning.core.state import StateDict
-from fl_lightning.core.update import ClientUpdate, difference
+from fl_lightning.core.update import ClientUpdate
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,4 @@ class Round:
 
         It is computed once per update, for everyone who watches the round with the same parameters: do not change it.
         """
-        if update._difference is None or update._difference[0] != names:
-            update._difference = names, difference(update.state, self.start_of(update.client), names)
-        return update._difference[1]
+        return update.difference_from(self.start_of, names)
