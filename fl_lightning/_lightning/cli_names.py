@@ -1,4 +1,4 @@
-"""Public names of LightningCLI, in the Lightning that is in use. They are apart because they import jsonargparse."""
+"""Public names of LightningCLI, in the Lightning that is in use. Importing them imports jsonargparse."""
 
 from typing import TYPE_CHECKING
 

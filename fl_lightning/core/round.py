@@ -40,6 +40,6 @@ class Round:
     def difference(self, update: ClientUpdate, names: list[str]) -> Tensor:
         """Return Δ_k = w_k - w_t over the named parameters as one vector, in at least float32.
 
-        It is computed once per update, for everyone who watches the round with the same parameters: do not change it.
+        It is computed once per update and shared by all callers that pass the same names, so do not change it in place.
         """
         return update.difference_from(self.start_of, names)

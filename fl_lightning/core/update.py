@@ -21,8 +21,8 @@ class ClientUpdate:
         class_counts: how many of them belong to each class, for algorithms that weight classes.
         num_steps: how many optimiser steps it took.
         learning_rate: the learning rate of its last step.
-        num_bytes: the size of ``state`` on the wire; by default the size of its tensors. Local training counts
-            trainable parameters, and of the others only those that the client changed.
+        num_bytes: the size of ``state`` on the wire; by default the size of its tensors. Local training leaves
+            out frozen entries that the client did not change.
         unsent: entries of ``state`` that a real client would not send, and that ``num_bytes`` does not count.
         extras: tensors that an algorithm sends along with the state.
         metrics: what the client measured, such as its mean training loss.
