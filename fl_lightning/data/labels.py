@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from fl_lightning.core.errors import MisconfigurationError
 
-#: Where a label is: a position in every sample, a key or attribute of it, or a function of it; None finds it.
+#: Where a label is: a position in every sample, a key or attribute of it, or a function of it; None searches for it.
 Label = int | str | Callable[[Any], Any] | None
 
 _DATASET_ATTRIBUTES = ("targets", "labels", "y")
@@ -95,7 +95,7 @@ def _candidates(dataset: Dataset, load_samples: bool, label: Label) -> list[Labe
 
 
 def _concatenate(parts: list[list[Labels]]) -> list[Labels]:
-    """Concatenate the labels of several data sets, which may keep them in different places if there is no doubt."""
+    """Concatenate the labels of several data sets, which may keep them in different places if nothing is ambiguous."""
     parts = [found for found in parts if found]
     if any(len(found) > 1 for found in parts):
         common = set.intersection(*({labels.origin for labels in found} for found in parts))
@@ -152,7 +152,7 @@ def _describe(sample: Any) -> str:
 
 
 def _length(values: Any) -> int | None:
-    """Return the length of a sequence, or None of anything else."""
+    """Return the length of a sequence, or None for anything else."""
     try:
         return len(values)
     except TypeError:

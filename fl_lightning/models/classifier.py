@@ -23,7 +23,7 @@ class Classifier(LightningModule):
         num_classes: number of classes.
         optimizer: makes a client's optimiser from its parameters; by default, SGD with learning rate 0.05.
         lr_scheduler: makes a learning-rate scheduler from that optimiser. It steps after every local epoch and restarts
-            in every round; the client callbacks have schedules that continue from round to round.
+            in every round, unless ``client.clock`` is ``run``.
         normalisation: normalisation that replaces the network's own: ``group`` (Fed-GN), ``layer`` or ``none``;
             ``batch`` leaves the network unchanged.
         top_k: also log ``top<k>_accuracy``, how often the label is among the ``k`` most likely classes.

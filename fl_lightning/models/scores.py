@@ -10,7 +10,7 @@ from fl_lightning.core.errors import MisconfigurationError
 
 
 class MeanCrossEntropy(Metric):
-    """The mean cross-entropy over all samples. It is cheaper than a call of ``self.log`` for every batch."""
+    """The mean cross-entropy over all samples. It is cheaper than calling ``self.log`` for every batch."""
 
     full_state_update = False
     total: Tensor

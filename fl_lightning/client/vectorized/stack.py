@@ -79,7 +79,7 @@ class ModelStack:
 
         Args:
             row: the client's place.
-            names: the names of all entries, with the names under which this stack has them.
+            names: the names of all entries, with the names under which this stack keeps them.
         """
         rows = {name: value.detach()[row] for name, value in {**self.buffers, **self.parameters}.items()}
         state = self.constants | rows | self._finished.get(row, {})
