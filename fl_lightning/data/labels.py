@@ -53,7 +53,9 @@ def labels_of(dataset: Dataset, load_samples: bool = True, label: Label = None) 
     """
     found = _candidates(dataset, load_samples, label)
     if not found:
-        raise MisconfigurationError("the data sets have no labels in common: set data.label to where a label is")
+        raise MisconfigurationError(
+            "the data sets have no labels in common: set data.label to the name or position of a label"
+        )
     if len(found) == 1:
         return found[0]
     repeating = [labels for labels in found if labels.repeats]

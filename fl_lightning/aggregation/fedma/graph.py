@@ -21,7 +21,7 @@ from fl_lightning.aggregation.fedma.units import Axis, CannotFollowError, Flow, 
 
 @dataclass
 class Tie:
-    """The units of a tensor of the state.
+    """The units along the dimensions of one tensor of the state.
 
     Args:
         stage: number of the layer that the tensor belongs to, in the order of the calls.
