@@ -6,7 +6,7 @@ An aggregator is called in this order, once per round::
 
 ``reduce`` combines what the ranks of a distributed run received, so that every rank then computes the same result.
 Streaming aggregators keep only sums, so their memory does not grow with the number of clients. Split aggregators keep
-the updates of the round, each rank those of its own clients. Gathered aggregators have all of them on every rank.
+the updates of the round; each rank keeps those of its own clients. Gathered aggregators have all of them on every rank.
 """
 
 from abc import ABC, abstractmethod

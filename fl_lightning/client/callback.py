@@ -75,7 +75,7 @@ class ClientCallback(Callback):
         return {}
 
     def on_gradients(self, gradients: StateDict, parameters: StateDict, own: StateDict) -> StateDict:
-        """Return the gradients of a step, before clipping; those that are left out stay as they are.
+        """Return the gradients of a step, before clipping. Gradients that are left out stay as they are.
 
         With vectorised training, this is called once for all clients, by ``torch.vmap``. So it must compute new tensors
         from its arguments, from the round and from the constructor's arguments, and from nothing else.

@@ -128,7 +128,7 @@ def _what_restarts(module_class: type, schedulers: str) -> list[str]:
 
 @cache
 def _names_read(module_class: type) -> set[str]:
-    """Return all names that a module's own methods refer to, apart from those that run on the server."""
+    """Return all names that a module's own methods refer to, apart from methods that run on the server."""
     own = [base for base in module_class.__mro__ if not issubclass(LightningModule, base)]
     members = [(name, member) for base in own for name, member in vars(base).items()]
     return {

@@ -16,7 +16,7 @@ class ModelStack:
     """The parameters and buffers of many clients, one row per client.
 
     Args:
-        module: a copy of the global model, for the names of its tensors and for those that are not part of a state.
+        module: a copy of the global model, for the names of its tensors and for tensors that are not part of a state.
         trained: names of the parameters to train.
         starts: the state that each client starts from.
 

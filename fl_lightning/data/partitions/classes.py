@@ -25,7 +25,7 @@ class ClassesPerClient(Partition):
     Args:
         num_clients: number of clients.
         classes: number of classes per client.
-        sizes: ``balanced`` gives all clients the same number of samples (± 1), as far as their classes allow it;
+        sizes: ``balanced`` gives all clients the same number of samples (± 1), as far as their classes allow;
             ``power_law`` divides each class in proportion to (k + 1)^-exponent for client k.
         exponent: exponent of the power law; 0 is balanced.
         min_samples: minimum per client, spread evenly (± 1) over its classes; larger clients give up samples.
@@ -101,7 +101,7 @@ def even_out(clients: np.ndarray, classes: np.ndarray, sizes: np.ndarray, minimu
     """Move samples between the owners of a class until all clients have equal numbers (± 1), or as close as possible.
 
     Client k has too many samples, client j too few. If they share a class, k gives samples of that class to j;
-    otherwise, samples are passed on through other clients. This is a maximum flow from the former to the latter.
+    otherwise, samples are passed on through other clients. This is a maximum flow.
 
     Args:
         clients: the owners, one entry per client and class that it owns, from 0 without a gap.
