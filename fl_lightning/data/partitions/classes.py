@@ -101,7 +101,7 @@ def even_out(clients: np.ndarray, classes: np.ndarray, sizes: np.ndarray, minimu
     """Move samples between the owners of a class until all clients have equal numbers (± 1), or as close as possible.
 
     Client k has too many samples, client j too few. If they share a class, k gives samples of that class to j;
-    otherwise, samples are passed on through other clients. This is a maximum flow.
+    otherwise, samples are passed on through other clients. This is a maximum-flow problem.
 
     Args:
         clients: the owners, one entry per client and class that it owns, from 0 without a gap.
