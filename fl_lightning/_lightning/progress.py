@@ -56,7 +56,7 @@ def steps_per_epoch(trainer: Trainer) -> int:
 
 
 def go_on(trainer: Trainer, past: Past) -> None:
-    """Set a Trainer's epoch, step and schedulers to where its past ends, right after its optimisers are set up.
+    """Set a Trainer's epoch, step and schedulers to where its past ends. Call it once the optimisers are set up.
 
     Schedulers are stepped as Lightning would have stepped them, because a state that was computed in another way would
     not be the same to the last bit.

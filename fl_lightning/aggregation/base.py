@@ -323,7 +323,7 @@ class SplitAggregator(Aggregator):
         return self.sizes / self.sizes.sum()
 
     def own(self, values: Tensor) -> Tensor:
-        """Return the rows of ``values`` that belong to ``received``; it has one row per client of the round."""
+        """Return the rows of ``values`` (one per client of the round) that belong to ``received``."""
         return values[self._positions()] if self._is_split else values
 
     def rows_of_all(self, rows: Sequence[Tensor], width: int) -> Tensor:
