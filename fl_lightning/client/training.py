@@ -58,8 +58,8 @@ class LocalTraining:
             compute fastest, in training and in evaluation. It changes results by float rounding.
         clock: with ``round``, a client's epoch, step and schedulers restart in every round. With ``run``, they continue
             over the run, as if the client had taken part in every round so far.
-        log_metrics: metrics that the module logs in training. The run logs their mean over the clients under the
-            same name. Each entry is a name or a prefix of names: ``train_loss``, ``train/``.
+        log_metrics: metrics that the module logs in training; the run logs their mean over the clients under the same
+            name. Each entry is a name or a prefix of names: ``train_loss``, ``train/``.
         trainer_flags: further flags of the client's Trainer, such as ``gradient_clip_val`` or ``precision``.
     """
 
