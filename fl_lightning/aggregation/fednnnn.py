@@ -69,7 +69,7 @@ class FedNNNN(_TwoModels):
         super().__init__(gamma)
         check_number("beta", beta, above=0, reason="it is the length of a step")
         if granularity not in ("model", "layer"):
-            raise MisconfigurationError(f"granularity={granularity!r} is not one of model, layer")
+            raise MisconfigurationError(f"granularity={granularity!r}: set granularity to model or layer")
         self.beta = beta
         self.granularity = granularity
 
