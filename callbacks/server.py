@@ -25,7 +25,7 @@ from fl_lightning._lightning.tensorboard import mark_restart, tensorboard_logger
 from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Federation, Weighting
 from fl_lightning.aggregation.base import weight_of
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
-from fl_lightning.callbacks.run.monitors import explain_monitors, remove_learning_rate_monitor
+from fl_lightning.callbacks.run.monitors import explain_client_metrics, remove_learning_rate_monitor
 from fl_lightning.callbacks.run.preparation import (
     adapt_callbacks,
     add_round_callbacks,
@@ -235,7 +235,6 @@ class FederatedServer(RoundRunner):
         if not trainer.sanity_checking:
             self._validated_round = trainer.current_epoch
             self._evaluations.record(trainer.current_epoch, values, forget_earlier=self.client.clock == "round")
-            explain_monitors(trainer, values, self.client.logged_names)
         elif values:
             self._evaluations.expect(values)
 
@@ -247,7 +246,7 @@ class FederatedServer(RoundRunner):
         if self._validated_round != trainer.current_epoch:
             skip_stale_scores(trainer)
         if self._evaluations.names is not None:
-            explain_monitors(trainer, self._evaluations.names, self.client.logged_names)
+            explain_client_metrics(trainer, self._evaluations.names, self.client.logged_names)
 
     def next_start(self, pl_module: FederatedModule) -> StateDict:
         """Return the state that the next round's clients start from; with two models, it is not the served one."""

@@ -14,8 +14,8 @@ from fl_lightning.core.distributed import gather_objects
 from fl_lightning.core.errors import MisconfigurationError
 
 
-def explain_monitors(trainer: Trainer, validated: Collection[str], logged: Collection[str]) -> None:
-    """Reject a callback that monitors a metric that only the clients log, or nobody; the message says what to do.
+def explain_client_metrics(trainer: Trainer, validated: Collection[str], logged: Collection[str]) -> None:
+    """Reject a callback that monitors a metric that only the clients log; the message says how to log it.
 
     Args:
         trainer: the server's Trainer, at the end of a round.
@@ -32,10 +32,6 @@ def explain_monitors(trainer: Trainer, validated: Collection[str], logged: Colle
                 f"{type(callback).__name__} monitors {monitor!r}, which only the clients log:"
                 f" set client.log_metrics to [{monitor}], and the run logs their mean"
             )
-        raise MisconfigurationError(
-            f"{type(callback).__name__} monitors {monitor!r}, which is not logged: set monitor to one of"
-            f" {', '.join(sorted(known))}"
-        )
 
 
 def remove_learning_rate_monitor(trainer: Trainer) -> None:

@@ -154,8 +154,7 @@ def add_round_callbacks(trainer: Trainer) -> None:
     if any(tensorboard_loggers(trainer)):
         present = {type(callback) for callback in callbacks}
         callbacks += [kind() for kind in (PartitionPicture, TensorBoardLayout, HyperParameters) if kind not in present]
-    # The server comes first, because it explains what others, such as EarlyStopping, would miss.
-    trainer.callbacks = sorted(callbacks, key=lambda callback: not isinstance(callback, RoundRunner))  # type: ignore[attr-defined]
+    trainer.callbacks = callbacks  # type: ignore[attr-defined]
 
 
 def order_checkpoints(trainer: Trainer) -> None:

@@ -37,7 +37,9 @@ def explain_failure(error: BaseException) -> MisconfigurationError | None:
 
 
 def is_lightnings_mistake(error: BaseException) -> bool:
-    """Return whether this is the error that either Lightning raises for a user's mistake."""
+    """Return whether this is an error that Lightning raises for a user's mistake, in either of its copies."""
+    if isinstance(error, RuntimeError) and str(error).startswith("Early stopping conditioned on metric"):
+        return True  # the metric is never logged, which is known after the first round
     return any(base.__name__ == "MisconfigurationException" for base in type(error).__mro__)
 
 

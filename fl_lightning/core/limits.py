@@ -6,6 +6,8 @@ from fl_lightning.core.errors import MisconfigurationError
 
 #: whole numbers that reach this do not fit into 64 bits, in which NumPy and torch count
 _TOO_LARGE = 2**63
+#: a number that must be above 0 reaches this, because algorithms divide by it and by its square
+_SMALLEST = 1e-30
 
 
 def check_number(
@@ -40,6 +42,7 @@ def check_number(
         problem = "is too large" if isinstance(value, int) else "is not a finite number"
         raise MisconfigurationError(f"{name}={value} {problem}: set {setting} {limit}")
     too_small = (at_least is not None and value < at_least) or (above is not None and value <= above)
+    too_small = too_small or (above == 0 and value < _SMALLEST)
     too_large = (at_most is not None and value > at_most) or (below is not None and value >= below)
     if too_small or too_large:
         raise MisconfigurationError(f"{name}={value}{f', but {reason}' if reason else ''}: set {setting} {limit}")

@@ -11,6 +11,7 @@ from fl_lightning.core.limits import check_number
     [
         (0, {"at_least": 1}, "n=0: set it to 1 or more"),
         (0, {"above": 0}, "n=0: set it above 0"),
+        (1e-320, {"above": 0}, "n=1e-320: set it above 0"),
         (2, {"at_most": 1}, "n=2: set it to 1 or less"),
         (1, {"below": 1}, "n=1: set it below 1"),
         (0.0, {"above": 0, "at_most": 1}, "n=0.0: set it in (0, 1]"),
