@@ -59,7 +59,14 @@ class Classifier(LightningModule):
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         """Return the mean cross-entropy of a batch."""
         inputs, labels = batch
-        return functional.cross_entropy(self(inputs), labels)
+        logits = self(inputs)
+        if logits.ndim == 2 and logits.shape[1] > self.num_classes:
+            raise MisconfigurationError(
+                f"num_classes={self.num_classes}, but the network returns {logits.shape[1]} logits per sample:"
+                f" set num_classes of {type(self).__name__} to {logits.shape[1]}, or that of the network to"
+                f" {self.num_classes}"
+            )
+        return functional.cross_entropy(logits, labels)
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
         """Log the metrics of a batch as ``val/...``."""
