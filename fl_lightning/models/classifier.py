@@ -11,6 +11,7 @@ from torchmetrics import Metric, MetricCollection
 from fl_lightning._lightning.cli_names import LRSchedulerCallable, OptimizerCallable
 from fl_lightning._lightning.hparams import made_by_command_line
 from fl_lightning._lightning.names import LightningModule, OptimizerLRScheduler
+from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.models.normalisation import Normalisation, with_normalisation
 from fl_lightning.models.scores import classification_metrics
 
