@@ -113,8 +113,8 @@ class FederatedCLI(ExtensibleCLI):
             if config.ckpt_path is None:
                 rank_zero_warn(f"{self.subcommand} uses an untrained model: set --ckpt_path to use that of a run")
         elif config.trainer.logger in (None, True, False):
+            check_new_folder(self._root, "trainer.default_root_dir")
             logger = self._default_logger()
-            check_new_folder(Path(logger.log_dir), "trainer.default_root_dir")
             self._folder = Path(logger.log_dir)
             self._trainer_arguments = (
                 {"default_root_dir": logger.log_dir} if config.trainer.logger is False else {"logger": logger}

@@ -1,7 +1,7 @@
 """Checks of optimisers and schedulers that torch itself makes too late or not at all."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -25,17 +25,22 @@ def check_scheduler(scheduler: Any, setting: str) -> None:
         _check_finite(name, value, f"{name} of {type(scheduler).__name__} in {setting}")
 
 
-def check_server_optimizer(make: Callable[[Iterable[nn.Parameter]], Optimizer]) -> None:
-    """Take a step on a small matrix, because some optimisers need more than a gradient: LBFGS evaluates the loss.
+def make_server_optimizer(
+    make: Callable[[Iterable[nn.Parameter]], Optimizer], parameters: Sequence[nn.Parameter]
+) -> Optimizer:
+    """Make the server's optimiser, or raise an error if it cannot move a model by a gradient.
+
+    It first takes a step on a small matrix, because some optimisers need more: LBFGS evaluates the loss.
 
     Args:
         make: makes the optimiser from parameters.
+        parameters: the parameters of the global model.
     """
     matrix = nn.Parameter(torch.zeros(2, 2))
     matrix.grad = torch.zeros(2, 2)
     try:
-        optimizer = make([matrix])
-        optimizer.step()
+        make([matrix]).step()
+        optimizer = make(parameters)
     except Exception as error:
         reason = " ".join(str(error).split())
         raise MisconfigurationError(
@@ -47,6 +52,7 @@ def check_server_optimizer(make: Callable[[Iterable[nn.Parameter]], Optimizer]) 
             f"server.optimizer returns a {type(optimizer).__name__}: set it to a class of torch.optim"
         )
     check_optimizer(optimizer, "server.optimizer")
+    return optimizer
 
 
 def _check_finite(name: str, value: Any, setting: str) -> None:

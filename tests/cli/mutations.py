@@ -323,7 +323,8 @@ def arguments() -> Iterator[Mutation]:
                 wrong = None if fits or (slot, name) in _LOOSE else True
                 yield mutation(f"{label}: {name} is {kind}", _with_argument(config, slot, name, value), wrong)
             for kind, value in NOT_FINITE.items():
-                wrong = True if is_number and (slot, name) not in _LOOSE and name not in _MAY_BE_INFINITE else None
+                exempt = name in _MAY_BE_INFINITE or (label, kind) == ("data.partition Dirichlet", "inf")
+                wrong = True if is_number and (slot, name) not in _LOOSE and not exempt else None
                 yield mutation(f"{label}: {name} is {kind}", _with_argument(config, slot, name, value), wrong)
             for kind, value in ODD_NUMBERS.items():
                 yield mutation(f"{label}: {name} is {kind}", _with_argument(config, slot, name, value))
@@ -423,7 +424,7 @@ def classes() -> Iterator[Mutation]:
         **{"trainer.min_epochs": 10, "trainer.profiler": "abc", "trainer.sync_batchnorm": True},
         **{"trainer.num_nodes": 0, "trainer.num_nodes.": -1, "trainer.detect_anomaly": True, "trainer.benchmark": 3},
         **{"trainer.gradient_clip_algorithm": "abc", "trainer.inference_mode": False, "trainer.logger": True},
-        **{"trainer.use_distributed_sampler": False, "trainer.model_registry": "abc", "trainer.plugins": "abc"},
+        **{"trainer.use_distributed_sampler": False, "trainer.plugins": "abc"},
         **{"trainer.max_epochs": 0, "trainer.check_val_every_n_epoch": 0},
     }.items():
         key = key.rstrip(".")

@@ -6,7 +6,7 @@ from torch import nn
 from torch.optim import SGD, Adam, lr_scheduler
 
 from fl_lightning.core.errors import MisconfigurationError
-from fl_lightning.core.optimizers import check_optimizer, check_scheduler, check_server_optimizer
+from fl_lightning.core.optimizers import check_optimizer, check_scheduler, make_server_optimizer
 
 
 def parameters() -> list[nn.Parameter]:
@@ -43,12 +43,13 @@ def test_a_scheduler_may_start_from_infinity_itself(kind):
         (partial(SGD, lr=-1), "ValueError: Invalid learning rate"),
         (torch.optim.SparseAdam, "RuntimeError: SparseAdam does not support dense gradients"),
         (torch.optim.LBFGS, "TypeError: "),
+        (torch.optim.Muon, "ValueError: Muon only supports 2D parameters"),
         (partial(SGD, lr=None), "TypeError: "),
     ],
 )
 def test_a_server_optimiser_that_cannot_step_is_refused(make, reason):
     with pytest.raises(MisconfigurationError, match=rf"^server.optimizer cannot move a model by a gradient \({reason}"):
-        check_server_optimizer(make)
+        make_server_optimizer(make, [nn.Parameter(torch.zeros(2, 2, 2))])
 
 
 def test_a_function_that_makes_no_optimiser_is_refused():
@@ -56,9 +57,9 @@ def test_a_function_that_makes_no_optimiser_is_refused():
         def step(self) -> None: ...
 
     with pytest.raises(MisconfigurationError, match=r"returns a Stepper: set it to a class of torch\.optim"):
-        check_server_optimizer(lambda _: Stepper())
+        make_server_optimizer(lambda _: Stepper(), parameters())
 
 
 @pytest.mark.parametrize("make", [partial(SGD, lr=1.0, momentum=0.9), Adam, torch.optim.Adagrad])
 def test_usual_server_optimisers_pass(make):
-    check_server_optimizer(make)
+    make_server_optimizer(make, [nn.Parameter(torch.zeros(2, 2, 2))])

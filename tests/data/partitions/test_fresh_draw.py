@@ -48,8 +48,8 @@ def test_samples_are_drawn_only_for_requested_clients():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FreshDraw(3, 0, 5), "low=0 and high=5"),
-        (lambda: FreshDraw(3, 5, 4), "low=5 and high=4"),
+        (lambda: FreshDraw(3, 0, 5), "low=0: set data.partition.init_args.low to 1 or more"),
+        (lambda: FreshDraw(3, 5, 4), "high=4, but low=5: set data.partition.init_args.high to 5 or more"),
         (lambda: FreshDraw(3, 1, 51).assign(LABELS, 0), "high=51, but class 0 has 50 samples: set .* to 50 or fewer"),
     ],
 )
