@@ -10,7 +10,7 @@ import pytest
 from tests.cli.mutations import GOOD, Mutation, every_mutation, one_parser, run
 
 #: every n-th mutation is tried by ``make test``, all of them by ``make test-all``
-_EVERY = 36
+_EVERY = 48
 _PARTS = 8
 #: said about a callback's metric, which may be logged as late as at the end of the first round
 _MAY_TAKE_A_ROUND = ("Early stopping conditioned on metric", "could not find the monitored key")
