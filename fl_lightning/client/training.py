@@ -25,7 +25,7 @@ from fl_lightning.core.randomness import preserved_generators
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict, StateLayout
 from fl_lightning.core.store import ClientStore
-from fl_lightning.core.update import ClientUpdate
+from fl_lightning.core.update import ClientUpdate, LostClient
 from fl_lightning.data import FederatedDataModule
 
 # Lightning's warnings about clients that users cannot act on. The last does not apply, because evaluation
@@ -60,6 +60,9 @@ class LocalTraining:
             on over the run, as if the client had taken part in every round so far.
         log_metrics: metrics that the module logs in training and whose mean over the clients the run is to log under
             the same name. Each entry is a name or a prefix of names: ``train_loss``, ``train/``.
+        on_error: what happens when a client fails: its training raises an exception, or its update is not finite or
+            does not fit the model. ``raise`` stops the run with the last good round kept, ``drop`` goes on without the
+            client, as if it had not been selected.
         trainer_flags: further flags of the client's Trainer, such as ``gradient_clip_val`` or ``precision``.
     """
 
@@ -77,6 +80,7 @@ class LocalTraining:
         memory_format: Literal["contiguous", "channels_last"] = "contiguous",
         clock: Clock = "round",
         log_metrics: list[str] | None = None,
+        on_error: Literal["raise", "drop"] = "raise",
         **trainer_flags: Any,
     ) -> None:
         if epochs < 1:
@@ -91,6 +95,8 @@ class LocalTraining:
             raise MisconfigurationError(
                 f"memory_format={memory_format!r}: set client.memory_format to contiguous or channels_last"
             )
+        if on_error not in ("raise", "drop"):
+            raise MisconfigurationError(f"on_error={on_error!r}: set client.on_error to raise or drop")
         if isinstance(log_metrics, str):
             raise MisconfigurationError(
                 f"log_metrics={log_metrics!r} is not a list: set client.log_metrics to [{log_metrics}]"
@@ -105,6 +111,7 @@ class LocalTraining:
         self.chunk = chunk
         self.memory_format = memory_format
         self.clock = clock
+        self.on_error = on_error
         self.log_metrics = log_metrics
         self._trainer_flags = trainer_flags
 
@@ -157,8 +164,16 @@ class LocalTraining:
         for attribute in ("_participants", "_trainers", "_vectorized"):
             self.__dict__.pop(attribute, None)
 
-    def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
-        """Train the clients, each from the round's start, and yield their updates one by one."""
+    @property
+    def loses_clients(self) -> bool:
+        """Whether rounds may lose clients without being stopped by that."""
+        return self.on_error == "drop"
+
+    def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate | LostClient]:
+        """Train the clients, each from the round's start, and yield their updates one by one.
+
+        A client that sends nothing is yielded as a :class:`~fl_lightning.core.update.LostClient`.
+        """
         groups = (self._vectorized or self._trainers).train_together(clients, round)
         while True:
             with preserved_generators(), self._participants.no_autocast(), without_announcements():
