@@ -24,7 +24,7 @@ from fl_lightning._lightning.tensorboard import mark_restart, tensorboard_logger
 from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Federation, Weighting
 from fl_lightning.aggregation.base import weight_of
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
-from fl_lightning.callbacks.run.lost_clients import LostClients
+from fl_lightning.callbacks.run.lost_clients import LostClients, run_folder
 from fl_lightning.callbacks.run.monitors import explain_client_metrics, remove_learning_rate_monitor
 from fl_lightning.callbacks.run.preparation import (
     adapt_callbacks,
@@ -173,6 +173,9 @@ class FederatedServer(RoundRunner):
             self.store,
             max_batches=int(trainer.fast_dev_run) or None,  # type: ignore[attr-defined]
         )
+        #: where tracebacks of clients are kept, if the run keeps any files
+        self._folder = run_folder(trainer)
+        self._check_cohort(data)
         gc.freeze()  # existing objects stay, so the collector can skip them when it frees the clients' Trainers
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -202,13 +205,15 @@ class FederatedServer(RoundRunner):
         # Waiting for a GPU once per client is the price of dropping a client before anything has seen its update.
         wait = self.client.on_error == "drop" or pl_module.device.type == "cpu"
         is_unsound = SoundnessCheck(self.aggregator.layout, round.start, wait)
-        lost = LostClients(round.number, self.client.on_error, self.min_clients)
+        lost = LostClients(round.number, self.client.on_error, self.min_clients, self._folder)
 
         for watcher in watchers:
             watcher.on_round_start(trainer, pl_module, round, clients)
         for sent in self.client.train_cohort(clients, round):
             update = self._receive(sent, round, is_unsound)
             if isinstance(update, LostClient):
+                for watcher in watchers:
+                    watcher.on_client_lost(trainer, pl_module, round, update)
                 tally.lose(update, self._downloads.size(update.client))
                 if lost.add(update):
                     break
@@ -233,12 +238,12 @@ class FederatedServer(RoundRunner):
         for watcher in watchers:
             watcher.on_round_end(trainer, pl_module, round, aggregate)
 
-        values = totals.values(self._bytes)
+        logged = totals.values(self._bytes)
         if totals.lost or self.client.loses_clients:
-            values["round/dropped"] = float(totals.lost)
-        log_round(trainer, {**values, **aggregate.metrics})
-        if "train/loss" in values:
-            loss = torch.tensor(values["train/loss"])  # stays on the host, from which the progress bar reads it
+            logged["round/dropped"] = float(totals.lost)
+        log_round(trainer, {**logged, **aggregate.metrics})
+        if "train/loss" in logged:
+            loss = torch.tensor(logged["train/loss"])  # stays on the host, from which the progress bar reads it
             pl_module.log("train/loss", loss, logger=False, prog_bar=True, batch_size=1)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -340,6 +345,14 @@ class FederatedServer(RoundRunner):
         assert isinstance(module, LightningModule)
         self._clients_state = copy.deepcopy(dict(module.state_dict()))
         module.load_state_dict(aggregate.served_state)
+
+    def _check_cohort(self, data: FederatedDataModule) -> None:
+        clients = len(data.cohort(0))
+        if clients < self.min_clients:
+            raise MisconfigurationError(
+                f"min_clients={self.min_clients}, but a round has {clients} clients: set server.min_clients to"
+                f" {clients} or less, or select more clients"
+            )
 
     def _run_identity(self, trainer: Trainer) -> dict[str, Any]:
         """Return the settings that must not change when a run is resumed."""
