@@ -104,6 +104,8 @@ class FederatedServer(RoundRunner):
         self.store.load_state_dict(ClientStore().state_dict())
         #: the state from which the clients continue, if it is not the served model
         self._clients_state: StateDict | None = None
+        #: the served model, while a round is under way in which the module holds another one
+        self._served_state: StateDict | None = None
         self._evaluations = Evaluations()
         self._bytes = {"up": 0, "down": 0}
         self._validated_round: int | None = None
@@ -277,7 +279,11 @@ class FederatedServer(RoundRunner):
         gc.unfreeze()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Release the client model and unfreeze the garbage collector."""
+        """Return to the model of the last complete round, and release what the clients used."""
+        if self._served_state is not None:
+            assert isinstance(pl_module, FederatedModule)
+            pl_module.module.load_state_dict(self._served_state)
+            self._served_state = None
         self.client.release()
         gc.unfreeze()
 
@@ -307,6 +313,7 @@ class FederatedServer(RoundRunner):
     def _begin_round(self, pl_module: FederatedModule) -> Round:
         trainer, module = pl_module.trainer, pl_module.module
         if self._clients_state is not None:
+            self._served_state = snapshot(module)
             module.load_state_dict(self._clients_state)
         self.store.begin_round()
         round = Round(
@@ -335,6 +342,7 @@ class FederatedServer(RoundRunner):
         return is_unsound(sent) or sent
 
     def _install(self, pl_module: FederatedModule, aggregate: Aggregate) -> None:
+        self._served_state = None
         self.aggregator.resize(pl_module.module, aggregate.state)
         pl_module.move_towards(aggregate.state)
         if aggregate.served_state is aggregate.state:

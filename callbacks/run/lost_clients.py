@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from fl_lightning._lightning.names import Trainer, rank_zero_warn
+from fl_lightning._lightning.names import Trainer, rank_zero_info
 from fl_lightning.core.distributed import gather_notes
 from fl_lightning.core.errors import RoundFailedError
 from fl_lightning.core.run_folder import RunFolder, short_path
@@ -61,7 +61,7 @@ class LostClients:
                 cause = next((client.error for client in self._failed if client.client == number), None)
                 raise RoundFailedError(f"client {number} failed in round {self._round}: {reason}") from cause
             for number, reason in reasons:
-                rank_zero_warn(f"client {number} was dropped from round {self._round}: {reason}")
+                rank_zero_info(f"client {number} was dropped from round {self._round}: {reason}")
         if left < self._min_clients:
             raise RoundFailedError(
                 f"round {self._round} has lost {lost} of its {left + lost} clients, but server.min_clients="
