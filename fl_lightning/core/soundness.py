@@ -40,10 +40,10 @@ class SoundnessCheck:
             values = self._values(update)
             on_host = {name: value for name, value in values.items() if value.device.type == "cpu"}
             on_device = {name: value for name, value in values.items() if name not in on_host}
-            problem = _first(*self._spoilt_by(on_host))
-            if problem is None and on_device and self._wait:
-                problem = _first(*self._spoilt_by(on_device))
-            elif problem is None and on_device:
+            for group in (on_host, on_device) if self._wait else (on_host,):
+                if group and not _finite_ends(group).all():
+                    problem = problem or _first(*self._spoilt_by(group))
+            if on_device and not self._wait:
                 self._doubts[update.client] = self._spoilt_by(on_device)
         return None if problem is None else LostClient(update.client, problem)
 
@@ -91,13 +91,15 @@ class SoundnessCheck:
         return list(values), flags
 
 
-def _not_finite(values: Mapping[str, Tensor]) -> Tensor:
-    """Return for each tensor whether it holds an infinite value or NaN, in one pass over its values."""
-    if not values:
-        return torch.zeros(0, dtype=torch.bool)
+def _finite_ends(values: Mapping[str, Tensor]) -> Tensor:
+    """Return whether the smallest and the largest number of each tensor are finite: both are NaN if any number is."""
     tensors = [value.detach() if value.numel() else value.new_zeros(1) for value in values.values()]
-    ends = [end for tensor in tensors for end in torch.aminmax(tensor)]
-    return ~torch.stack(ends).isfinite().view(-1, 2).all(1)
+    return torch.stack([end for tensor in tensors for end in torch.aminmax(tensor)]).isfinite()
+
+
+def _not_finite(values: Mapping[str, Tensor]) -> Tensor:
+    """Return for each tensor whether it holds an infinite value or NaN."""
+    return ~_finite_ends(values).view(-1, 2).all(1)
 
 
 def _first(names: list[str], flags: Tensor) -> str | None:
