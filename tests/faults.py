@@ -1,6 +1,7 @@
 """Clients that fail on purpose, and federations of them."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +28,23 @@ class Explode(ClientCallback):
     def on_client_start(self, module, optimizers):
         if self.plan.get((self.round.number, self.client)) == "exception":
             raise ValueError("the client exploded\nin a strange way")
+
+
+class Break(ClientCallback):
+    """Raises an exception in the training of some clients, until there is a file named ``repaired``.
+
+    Args:
+        round: the first round in which they fail, counted from 0.
+        clients: the clients that fail.
+    """
+
+    def __init__(self, round: int, clients: list[int]) -> None:
+        self.first_round = round
+        self.clients = clients
+
+    def on_client_start(self, module, optimizers):
+        if self.round.number >= self.first_round and self.client in self.clients and not Path("repaired").exists():
+            raise ValueError("the client broke")
 
 
 class FaultyTraining(LocalTraining):
