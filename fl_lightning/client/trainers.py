@@ -31,7 +31,7 @@ class TrainerPerClient:
         model: the client model.
         participants: the clients' batches, callbacks and updates.
         batches_in_place: whether batches are already on the device and no hook of the module or the data changes them.
-        clock: whether a client's time begins again in every round.
+        clock: whether a client's epoch, step and schedulers restart in every round.
         log_metrics: names, or prefixes of names, of the metrics that clients report.
         max_batches: stop every client after this many batches, for a trial run.
         flags: further flags of the Trainer.
@@ -127,7 +127,7 @@ class TrainerPerClient:
         self._local_training.report_progress(share)
 
     def _share(self, trainer: Trainer, epochs: int) -> float:
-        """Return which share of a client's training was done when its current batch began."""
+        """Return what fraction of a client's training was done when its current batch began."""
         done = trainer.current_epoch % epochs
         return (done + trainer.fit_loop.batch_idx / trainer.num_training_batches) / epochs
 
