@@ -228,10 +228,8 @@ class FederatedServer(RoundRunner):
                 self.store.stage(writer, update.client, values)
             tally.add(update, weight, self._downloads.size(update.client))
         totals = tally.read(is_unsound.num_doubts())
-        for update in is_unsound.confirmed_doubts() if totals.failed else ():
-            lost.add(update)
-        lost.decide(totals.clients, totals.lost, totals.failed, pl_module.device)
-        self.store.commit()  # from here on, no client of the round can fail
+        lost.decide(totals, is_unsound, pl_module.device)  # after this, no client of the round can fail
+        self.store.commit()
         self.store.exchange(pl_module.device)
         self.aggregator.reduce()
         aggregate = self.aggregator.finish_round()

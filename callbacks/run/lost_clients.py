@@ -8,9 +8,11 @@ from typing import Literal
 import torch
 
 from fl_lightning._lightning.names import Trainer, rank_zero_info
+from fl_lightning.callbacks.run.tally import Totals
 from fl_lightning.core.distributed import gather_notes
 from fl_lightning.core.errors import RoundFailedError
 from fl_lightning.core.run_folder import RunFolder, short_path
+from fl_lightning.core.soundness import SoundnessCheck
 from fl_lightning.core.update import LostClient
 
 
@@ -45,16 +47,16 @@ class LostClients:
         self._failed.append(lost)
         return self._on_error == "raise"
 
-    def decide(self, left: int, lost: int, failed: int, device: torch.device) -> None:
-        """Raise an error if the round cannot be completed. Called on every rank, with numbers over all ranks.
+    def decide(self, totals: Totals, is_unsound: SoundnessCheck, device: torch.device) -> None:
+        """Raise an error if the round cannot be completed. Called on every rank when its clients are done.
 
         Args:
-            left: how many clients are not lost.
-            lost: how many are.
-            failed: how many of the lost ones failed, other than as planned.
+            totals: sums over the clients of all ranks.
+            is_unsound: what checked the updates of this rank.
             device: device of this rank.
         """
-        if failed:
+        if totals.failed:
+            self._failed += is_unsound.confirmed_doubts()
             reasons = sorted(gather_notes([(client.client, client.reason) for client in self._failed], device))
             if self._on_error == "raise":
                 number, reason = reasons[0]
@@ -62,10 +64,10 @@ class LostClients:
                 raise RoundFailedError(f"client {number} failed in round {self._round}: {reason}") from cause
             for number, reason in reasons:
                 rank_zero_info(f"client {number} was dropped from round {self._round}: {reason}")
-        if left < self._min_clients:
+        if totals.clients < self._min_clients:
             raise RoundFailedError(
-                f"round {self._round} has lost {lost} of its {left + lost} clients, but server.min_clients="
-                f"{self._min_clients}: lower server.min_clients, or select more clients per round"
+                f"round {self._round} has lost {totals.lost} of its {totals.clients + totals.lost} clients, but"
+                f" server.min_clients={self._min_clients}: lower server.min_clients, or select more clients per round"
             )
 
     def _keep_traceback(self, lost: LostClient, error: Exception) -> LostClient:
