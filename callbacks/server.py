@@ -24,6 +24,7 @@ from fl_lightning._lightning.tensorboard import mark_restart, tensorboard_logger
 from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Federation, Weighting
 from fl_lightning.aggregation.base import weight_of
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
+from fl_lightning.callbacks.run.lost_clients import LostClients, run_folder
 from fl_lightning.callbacks.run.monitors import explain_client_metrics, remove_learning_rate_monitor
 from fl_lightning.callbacks.run.preparation import (
     adapt_callbacks,
@@ -42,9 +43,11 @@ from fl_lightning.core.errors import MisconfigurationError, refuse_classes
 from fl_lightning.core.evaluations import Evaluations
 from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.core.round import Round
+from fl_lightning.core.soundness import SoundnessCheck
 from fl_lightning.core.state import StateDict, snapshot
 from fl_lightning.core.store import ClientStore
 from fl_lightning.core.traffic import Downloads
+from fl_lightning.core.update import ClientUpdate, LostClient
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.evaluation import share_of, why_not_shared
 from fl_lightning.module import FederatedModule, RoundRunner
@@ -62,6 +65,7 @@ class FederatedServer(RoundRunner):
             class: Adam yields FedAdam, SGD with momentum yields FedAvgM. By default, the aggregate is copied exactly.
         transforms: transforms that are applied in this order to each update on its way to the server.
         client_folder: folder for what is remembered about each client; by default, this stays in memory.
+        min_clients: the run stops if fewer clients of a round are left, because the others failed or dropped out.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class FederatedServer(RoundRunner):
         optimizer: Callable[[Iterable], Optimizer] | None = None,
         transforms: list[UploadTransform] | None = None,
         client_folder: str | None = None,
+        min_clients: int = 1,
     ) -> None:
         mixture = explain_mixed_copies()
         if mixture is not None:
@@ -79,12 +84,15 @@ class FederatedServer(RoundRunner):
         refuse_classes(aggregator=aggregator, client=client)
         if weighting not in ("samples", "uniform"):
             raise MisconfigurationError(f"weighting={weighting!r}: set server.weighting to samples or uniform")
+        if min_clients < 1:
+            raise MisconfigurationError(f"min_clients={min_clients}: set server.min_clients to 1 or more")
         self.aggregator = aggregator or FedAvg()
         self.weighting = weighting
         self.client = client or LocalTraining()
         self.optimizer = optimizer
         self.transforms = transforms or []
         self.client_folder = client_folder
+        self.min_clients = min_clients
         self.store = ClientStore(client_folder)
         self._module_callbacks: list[Callback] = []
         self._fresh_aggregator_state = copy.deepcopy(self.aggregator.state_dict())
@@ -96,6 +104,8 @@ class FederatedServer(RoundRunner):
         self.store.load_state_dict(ClientStore().state_dict())
         #: the state from which the clients continue, if it is not the served model
         self._clients_state: StateDict | None = None
+        #: the served model, while a round is under way in which the module holds another one
+        self._served_state: StateDict | None = None
         self._evaluations = Evaluations()
         self._bytes = {"up": 0, "down": 0}
         self._validated_round: int | None = None
@@ -165,6 +175,9 @@ class FederatedServer(RoundRunner):
             self.store,
             max_batches=int(trainer.fast_dev_run) or None,  # type: ignore[attr-defined]
         )
+        #: where tracebacks of clients are kept, if the run keeps any files
+        self._folder = run_folder(trainer)
+        self._check_cohort(data)
         gc.freeze()  # existing objects stay, so the collector can skip them when it frees the clients' Trainers
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -191,12 +204,22 @@ class FederatedServer(RoundRunner):
         self._downloads.begin_round(round.start, round.broadcast, self.aggregator.layout)
         watchers = [callback for callback in trainer.callbacks if isinstance(callback, RoundCallback)]  # type: ignore[attr-defined]
         tally = Tally(pl_module.device, bool(self.client.log_metrics))
+        # Waiting for a GPU once per client is the price of dropping a client before anything has seen its update.
+        wait = self.client.on_error == "drop" or pl_module.device.type == "cpu"
+        is_unsound = SoundnessCheck(self.aggregator.layout, round.start, wait)
+        lost = LostClients(round.number, self.client.on_error, self.min_clients, self._folder)
 
         for watcher in watchers:
             watcher.on_round_start(trainer, pl_module, round, clients)
-        for update in self.client.train_cohort(clients, round):
-            for transform in self.transforms:
-                update = transform(update, round, self.aggregator.layout)
+        for sent in self.client.train_cohort(clients, round):
+            update = self._receive(sent, round, is_unsound)
+            if isinstance(update, LostClient):
+                for watcher in watchers:
+                    watcher.on_client_lost(trainer, pl_module, round, update)
+                tally.lose(update, self._downloads.size(update.client))
+                if lost.add(update):
+                    break
+                continue
             weight = weight_of(update, self.weighting)
             for watcher in watchers:  # first, because an aggregator may replace the state that the client started from
                 watcher.on_client_end(trainer, pl_module, round, update, weight)
@@ -204,7 +227,9 @@ class FederatedServer(RoundRunner):
             for writer, values in update.memory.items():
                 self.store.stage(writer, update.client, values)
             tally.add(update, weight, self._downloads.size(update.client))
-        self.store.commit()  # from here on, no client of the round can fail
+        totals = tally.read(is_unsound.num_doubts())
+        lost.decide(totals, is_unsound, pl_module.device)  # after this, no client of the round can fail
+        self.store.commit()
         self.store.exchange(pl_module.device)
         self.aggregator.reduce()
         aggregate = self.aggregator.finish_round()
@@ -213,10 +238,12 @@ class FederatedServer(RoundRunner):
         for watcher in watchers:
             watcher.on_round_end(trainer, pl_module, round, aggregate)
 
-        totals = tally.totals(self._bytes)
-        log_round(trainer, {**totals, **aggregate.metrics})
-        if "train/loss" in totals:
-            loss = torch.tensor(totals["train/loss"])  # stays on the host, from which the progress bar reads it
+        logged = totals.values(self._bytes)
+        if totals.lost or self.client.loses_clients:
+            logged["round/dropped"] = float(totals.lost)
+        log_round(trainer, {**logged, **aggregate.metrics})
+        if "train/loss" in logged:
+            loss = torch.tensor(logged["train/loss"])  # stays on the host, from which the progress bar reads it
             pl_module.log("train/loss", loss, logger=False, prog_bar=True, batch_size=1)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -250,7 +277,11 @@ class FederatedServer(RoundRunner):
         gc.unfreeze()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Release the client model and unfreeze the garbage collector."""
+        """Return to the model of the last complete round, and release what the clients used."""
+        if self._served_state is not None:
+            assert isinstance(pl_module, FederatedModule)
+            pl_module.module.load_state_dict(self._served_state)
+            self._served_state = None
         self.client.release()
         gc.unfreeze()
 
@@ -280,6 +311,7 @@ class FederatedServer(RoundRunner):
     def _begin_round(self, pl_module: FederatedModule) -> Round:
         trainer, module = pl_module.trainer, pl_module.module
         if self._clients_state is not None:
+            self._served_state = snapshot(module)
             module.load_state_dict(self._clients_state)
         self.store.begin_round()
         round = Round(
@@ -294,7 +326,21 @@ class FederatedServer(RoundRunner):
         self.aggregator.round = replace(round, broadcast=self.aggregator.broadcast())
         return self.aggregator.round
 
+    def _receive(
+        self, sent: ClientUpdate | LostClient, round: Round, is_unsound: SoundnessCheck
+    ) -> ClientUpdate | LostClient:
+        """Check an update and transform it, or return the client as lost."""
+        if isinstance(sent, LostClient):
+            return sent
+        lost = is_unsound(sent)
+        if lost is not None or not self.transforms:
+            return lost or sent
+        for transform in self.transforms:
+            sent = transform(sent, round, self.aggregator.layout)
+        return is_unsound(sent) or sent
+
     def _install(self, pl_module: FederatedModule, aggregate: Aggregate) -> None:
+        self._served_state = None
         self.aggregator.resize(pl_module.module, aggregate.state)
         pl_module.move_towards(aggregate.state)
         if aggregate.served_state is aggregate.state:
@@ -305,6 +351,14 @@ class FederatedServer(RoundRunner):
         assert isinstance(module, LightningModule)
         self._clients_state = copy.deepcopy(dict(module.state_dict()))
         module.load_state_dict(aggregate.served_state)
+
+    def _check_cohort(self, data: FederatedDataModule) -> None:
+        clients = len(data.cohort(0))
+        if clients < self.min_clients:
+            raise MisconfigurationError(
+                f"min_clients={self.min_clients}, but a round has {clients} clients: set server.min_clients to"
+                f" {clients} or less, or select more clients"
+            )
 
     def _run_identity(self, trainer: Trainer) -> dict[str, Any]:
         """Return the settings that must not change when a run is resumed."""

@@ -58,6 +58,7 @@ class ClientCallback(Callback):
     round: Round
     local_training: "LocalTraining"
     memory: StateDict
+    _frozen: Sequence[tuple[nn.Parameter, Tensor]] = ()
 
     def frozen(self, module: nn.Module) -> Collection[str]:
         """Return the names of the parameters that clients do not train in this round. Called before all other hooks."""
@@ -101,11 +102,10 @@ class ClientCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Freeze parameters before the optimiser is made, so that it can be given only trainable ones."""
-        self._frozen: list[tuple[nn.Parameter, Tensor]] = []
-        for name in self.frozen(pl_module):
-            parameter = pl_module.get_parameter(name)
+        parameters = [pl_module.get_parameter(name) for name in self.frozen(pl_module)]
+        self._frozen = [(parameter, parameter.detach().clone()) for parameter in parameters]
+        for parameter in parameters:
             parameter.requires_grad_(False)
-            self._frozen.append((parameter, parameter.detach().clone()))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Call :meth:`on_client_start` and collect the client's own tensors."""
@@ -142,7 +142,7 @@ class ClientCallback(Callback):
     def _unfreeze(self) -> None:
         for parameter, _ in self._frozen:
             parameter.requires_grad_(True)
-        self._frozen.clear()
+        self._frozen = ()
 
 
 def overrides(callback: ClientCallback, hook: str) -> bool:
