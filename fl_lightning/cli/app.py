@@ -94,6 +94,8 @@ class FederatedCLI(ExtensibleCLI):
         if self.subcommand == "predict":
             predict.check_predict_options(config.output)
         config.ckpt_path = self._find_checkpoint(config.ckpt_path)
+        if config.ckpt_path is not None:
+            check_checkpoint(config.ckpt_path, self.subcommand == "fit", config.get("weights_only") is not False)
         if self.subcommand != "fit":
             config.trainer.logger = False
             if config.ckpt_path is None:
@@ -160,15 +162,13 @@ class FederatedCLI(ExtensibleCLI):
         return "-".join(names) or "run"
 
     def _find_checkpoint(self, ckpt_path: str | None) -> str | None:
-        """Check ``--ckpt_path``, and turn ``last`` into a file."""
+        """Turn ``last`` into a file."""
         if ckpt_path == "last":
             given = [RunFolder(file.parent) for file in self._config_files if RunFolder(file.parent).is_run]
             if given:
                 return str(last_checkpoint_of(given[-1]))
             set_keys = flatten(self.dump(skip_default=True))
             return str(find_last_checkpoint(self._root / self._run_name, self.dump(), set_keys))
-        if ckpt_path is not None:
-            check_checkpoint(ckpt_path)
         return ckpt_path
 
 

@@ -1,4 +1,4 @@
-"""The error that is raised for a user's mistake, and the check for the commonest one."""
+"""The errors that are explained in one line, and the check for the commonest mistake."""
 
 from typing import Any
 
@@ -18,3 +18,15 @@ def refuse_classes(**arguments: Any) -> None:
             raise MisconfigurationError(
                 f"{name} is the class {value.__name__}: create an object, {value.__name__}(...)"
             )
+
+
+class StorageError(Exception):
+    """Raised if a run's files cannot be written: the disk is full or read-only, or the folder has vanished.
+
+    It is not a mistake in the configuration. The command prints it without a traceback and exits with code 1.
+    """
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return the system's words for an error, such as ``No space left on device``."""
+    return error.strerror or str(error)

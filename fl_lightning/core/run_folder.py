@@ -49,6 +49,16 @@ class RunFolder:
         return self.path / self._CHECKPOINTS / f"{self.LAST}.ckpt"
 
     @property
+    def previous_checkpoint(self) -> Path:
+        """The checkpoint after the round before the last, in case the last one is damaged."""
+        return self.checkpoint.with_name("previous.ckpt")
+
+    @property
+    def lock(self) -> Path:
+        """The file that is locked while a process writes to the folder. It names that process."""
+        return self.path / "run.lock"
+
+    @property
     def record(self) -> Path:
         """What ``compare`` records about a run that it started: row, column, seed, and whether the run has finished."""
         return self.path / "compare.json"
