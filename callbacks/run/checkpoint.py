@@ -80,7 +80,7 @@ class LastRound(AtomicCheckpoint):
         self._last_is_good = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the round. If the folder was removed or replaced meanwhile, stop, because the rest of the run is lost."""
+        """Save the round. If the folder was removed meanwhile, stop, because the rest of the run is lost."""
         super().on_train_epoch_end(trainer, pl_module)
         if self._lock is not None and self._lock.lost:
             raise StorageError(

@@ -57,7 +57,7 @@ class AtomicCheckpoint(ModelCheckpoint):
         return self._last_global_step_saved != 0
 
     def before_replacing(self, path: Path) -> None:
-        """Called on rank zero when a new checkpoint is complete, just before it takes the place of the one at a path."""
+        """Called on rank zero when a new checkpoint is complete, just before it replaces the one at ``path``."""
 
     def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
         if "://" in filepath:

@@ -109,7 +109,7 @@ def test_an_unusable_checkpoint_is_refused_with_the_previous_round(folder, damag
 def test_if_no_checkpoint_is_good_the_message_says_so(folder):
     for path in (folder.checkpoint, folder.previous_checkpoint):
         flip(path)
-    with pytest.raises(MisconfigurationError, match="there is no good one beside it, so start the run again$"):
+    with pytest.raises(MisconfigurationError, match=r"there is no good one beside it, so start the run again$"):
         run(folder.path, rounds=4, ckpt_path=str(folder.checkpoint))
 
 
@@ -118,7 +118,7 @@ def test_the_checkpoints_of_other_callbacks_are_verified_too(tmp_path):
     federated, trainer = run(tmp_path, rounds=2, callbacks=[own])
     flip(next((tmp_path / "own").iterdir()))
     for evaluate in (trainer.validate, trainer.test, trainer.predict):
-        with pytest.raises(MisconfigurationError, match="is damaged: .* there is no good one beside it$"):
+        with pytest.raises(MisconfigurationError, match=r"is damaged: .* there is no good one beside it$"):
             evaluate(federated, trainer.datamodule, ckpt_path=own.best_model_path)
 
 

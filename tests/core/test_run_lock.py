@@ -34,7 +34,7 @@ def held(folder):
     """Let another process lock the folder; return a function that starts it."""
     processes = []
 
-    def hold(host=os.uname().nodename):
+    def hold(host=""):
         folder.path.mkdir()
         command = [sys.executable, "-S", "-c", HOLDER, folder.lock, host]
         processes.append(subprocess.Popen(command, stdout=subprocess.PIPE))

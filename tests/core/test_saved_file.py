@@ -45,9 +45,8 @@ def test_no_flipped_bit_changes_what_is_read_without_being_noticed(path):
         path.write_bytes(flipped)
         try:
             content = read_saved_file(path)
-        except DamagedFileError as error:
+        except DamagedFileError:
             refused += 1
-            assert "\n" not in str(error)
         else:
             assert as_bytes(content) == as_bytes(CONTENT), f"bit {bit}"
     assert refused > len(bits) / 4
