@@ -1,6 +1,7 @@
 """The errors that are explained in one line, and the check for the commonest mistake."""
 
-from typing import Any
+import errno
+from typing import Any, TypeGuard
 
 
 class MisconfigurationError(Exception):
@@ -25,6 +26,15 @@ class StorageError(Exception):
 
     It is not a mistake in the configuration. The command prints it without a traceback and exits with code 1.
     """
+
+
+#: errors of the disk and not of the program that writes to it
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EFBIG)
+
+
+def is_disk_error(error: BaseException) -> TypeGuard[OSError]:
+    """Return whether the disk is full, read-only, broken or gone."""
+    return isinstance(error, OSError) and error.errno in _DISK_ERRORS
 
 
 def describe_os_error(error: OSError) -> str:

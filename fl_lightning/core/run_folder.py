@@ -59,6 +59,15 @@ class RunFolder:
         return self.path / "run.lock"
 
     @property
+    def provenance(self) -> Path:
+        """What the run was made with: versions, machine, code, seed, and fingerprints of the data and its division."""
+        return self.path / "provenance.yaml"
+
+    def provenance_from_round(self, number: int) -> Path:
+        """Return what a run was made with from this round on, counted from 1, if it was resumed with something else."""
+        return self.path / f"provenance_from_round_{number}.yaml"
+
+    @property
     def record(self) -> Path:
         """What ``compare`` records about a run that it started: row, column, seed, and whether the run has finished."""
         return self.path / "compare.json"
