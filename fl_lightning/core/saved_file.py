@@ -39,11 +39,11 @@ def write_saved_file(content: Any, path: Path) -> None:
             os.fsync(file.fileno())
         verify_checksums(part)
         replace_durably(part, path)
-    except (OSError, RuntimeError, DamagedFileError) as error:
+    except BaseException as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
         # torch's writer raises a RuntimeError if the disk is full, and keeps the system's error as its context
-        cause = error if isinstance(error, OSError) else error.__context__
+        cause = error.__context__ if isinstance(error, RuntimeError) else error
         if isinstance(cause, OSError):
             raise StorageError(f"{path} could not be written: {describe_os_error(cause)}") from error
         if isinstance(error, DamagedFileError):

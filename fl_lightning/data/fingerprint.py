@@ -45,7 +45,7 @@ def partition_fingerprint(data: FederatedDataModule) -> dict[str, Any]:
     parts = data.all_indices()
     found: dict[str, Any] = {"clients": len(parts)}
     if data.redraws:
-        parts = parts[:_REDRAWN]
+        parts = [parts[client] for client in range(min(len(parts), _REDRAWN))]
         found["covers"] = f"{len(parts)} of {found['clients']} clients in the first round"
     digest = hashlib.sha256()
     if isinstance(parts, Pieces):
