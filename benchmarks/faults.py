@@ -1,4 +1,4 @@
-"""Injects faults into runs of the demo and prints how many of them did harm. Run it with ``--kills 0`` for a quick look.
+"""Injects faults into runs of the demo and prints how many of them did harm. ``--kills 0`` is a quick look.
 
 Kills and signals come at random moments of runs in forked processes; damaged files are read in this process.
 """
@@ -32,14 +32,7 @@ SHORT += ["--trainer.limit_val_batches", "1", "--trainer.enable_progress_bar", "
 SETUPS = {
     "FedAvg": [],
     "SCAFFOLD": ["--server.aggregator", "Scaffold", "--server.client_folder", "clients"],
-    "FedNNNN": [
-        "--server.aggregator",
-        "FedNNNN",
-        "--server.aggregator.beta",
-        "0.7",
-        "--server.aggregator.gamma",
-        "0.8",
-    ],
+    "FedNNNN": ["--server.aggregator", "FedNNNN", "--server.aggregator.beta", "1", "--server.aggregator.gamma", "0.8"],
 }
 
 
@@ -53,7 +46,8 @@ class Count:
     survived: int = 0
 
     def row(self) -> str:
-        return f"| {self.fault} | {self.injected} | {self.survived} | {self.injected - self.survived} | {self.survived_means} |"
+        lost = self.injected - self.survived
+        return f"| {self.fault} | {self.injected} | {self.survived} | {lost} | {self.survived_means} |"
 
 
 class Command:
@@ -165,12 +159,10 @@ def full_disks(count: int, root: Path, generator: random.Random) -> Count:
         limit = generator.randrange(1_000, 80_000)
         command = Command(folder, [], lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))  # noqa: B023
         code = command.wait()
-        lines = [line for line in command.output.read_text().splitlines() if line.startswith("error: ")]
-        run = last_of(folder)
+        text = command.output.read_text()
+        lines = [line for line in text.splitlines() if line.startswith("error: ")]
         result.injected += 1
-        result.survived += (
-            code == 1 and len(lines) == 1 and run is None and "Traceback" not in command.output.read_text()
-        )
+        result.survived += code == 1 and len(lines) == 1 and last_of(folder) is None and "Traceback" not in text
     return result
 
 

@@ -85,7 +85,7 @@ class LastRound(AtomicCheckpoint):
         if self._lock is not None and self._lock.lost:
             raise StorageError(
                 f"{self.folder} was removed while the run was writing to it: the model after round"
-                f" {trainer.current_epoch + 1} is in {self.folder.checkpoint}, but the earlier files are lost"
+                f" {trainer.current_epoch + 1} is in {self.folder.checkpoint}, but its configuration and logs are lost"
             )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -149,8 +149,7 @@ class FederatedCLI(ExtensibleCLI):
             if reason is not error:
                 raise reason from error
             if is_disk_error(error):
-                place = self.trainer.log_dir or self.trainer.default_root_dir
-                raise StorageError(f"{place} could not be written to: {describe_os_error(error)}") from error
+                raise StorageError(f"{self._folder} could not be written to: {describe_os_error(error)}") from error
             raise
 
     def partition(self) -> None:

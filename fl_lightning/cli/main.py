@@ -54,7 +54,7 @@ def _run(args: list[str] | None) -> None:
         else:
             raise MisconfigurationError(f"{command} is not a command: use {', '.join(COMMANDS)}")
     except StorageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error}. {RESUME}", file=sys.stderr)
         sys.exit(1)
     except Exception as error:
         mistake = _find_mistake(error)

@@ -42,12 +42,13 @@ def write_saved_file(content: Any, path: Path) -> None:
     except BaseException as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+        name = str(path).removesuffix(PART)
         # torch's writer raises a RuntimeError if the disk is full, and keeps the system's error as its context
         cause = error.__context__ if isinstance(error, RuntimeError) else error
         if isinstance(cause, OSError):
-            raise StorageError(f"{path} could not be written: {describe_os_error(cause)}") from error
+            raise StorageError(f"{name} could not be written: {describe_os_error(cause)}") from error
         if isinstance(error, DamagedFileError):
-            raise StorageError(f"{path} could not be written: what was written {error}") from error
+            raise StorageError(f"{name} could not be written: what was written {error}") from error
         raise
 
 
