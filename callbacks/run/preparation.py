@@ -110,7 +110,7 @@ def _is_users(callback: Callback, hook: str) -> bool:
 
 
 def add_round_callbacks(trainer: Trainer) -> None:
-    """Replace Lightning's default progress bar and checkpoint with ones for rounds; keep those that the user chose.
+    """Replace Lightning's progress bars and default checkpoint with ones for rounds; the user's own classes stay.
 
     The run records what it is made with. TensorBoard gets a picture of the partition, a layout of its charts and the
     run's hyper-parameters.
@@ -143,7 +143,7 @@ def order_checkpoints(trainer: Trainer) -> None:
 
 
 def adapt_callbacks(trainer: Trainer) -> None:
-    """Let Lightning's own callbacks see the user's module, and its statistics as part of the global model."""
+    """Make model summaries describe the user's module, and weight averaging include its statistics."""
     summarise(trainer, _unwrap)
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, StochasticWeightAveraging):
