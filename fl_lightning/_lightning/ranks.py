@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from fl_lightning._lightning.names import Trainer
+from fl_lightning._lightning.names import Trainer, rank_zero_only
 from fl_lightning._lightning.package import PACKAGE
 
 if PACKAGE == "lightning.pytorch":
@@ -29,6 +29,11 @@ _GRACE_PERIOD = 2.0
 
 class DeadRankError(Exception):
     """Raised instead of the error that a rank's death causes in the others."""
+
+
+def is_rank_zero() -> bool:
+    """Return whether this is rank zero, as far as the environment tells before a Trainer exists."""
+    return rank_zero_only.rank == 0  # type: ignore[attr-defined]
 
 
 def keep_signal_handlers(trainer: Trainer) -> None:
@@ -55,7 +60,7 @@ def explain_dead_ranks(advice: str) -> None:
         _stop(processes, 0)
         os._exit(1)  # the main thread may wait for the dead rank
 
-    subprocess_script._ChildProcessObserver._terminate_all = explain  # type: ignore[method-assign]
+    subprocess_script._ChildProcessObserver._terminate_all = explain  # type: ignore[method-assign, assignment]
 
 
 def end_other_ranks(trainer: Trainer, error: BaseException) -> BaseException:

@@ -10,13 +10,13 @@ import fl_lightning.aggregation  # class names without a module resolve among im
 import fl_lightning.models  # noqa: F401
 from fl_lightning._lightning.cli import Command, CommandParser, ExtensibleCLI
 from fl_lightning._lightning.cli_names import ArgsType, LightningArgumentParser, LightningCLI
-from fl_lightning._lightning.names import LightningModule, TensorBoardLogger, Trainer, rank_zero_only, rank_zero_warn
-from fl_lightning._lightning.ranks import end_other_ranks, keep_signal_handlers
+from fl_lightning._lightning.names import LightningModule, TensorBoardLogger, Trainer, rank_zero_warn
+from fl_lightning._lightning.ranks import end_other_ranks, is_rank_zero, keep_signal_handlers
 from fl_lightning.callbacks import FederatedServer, RunSummary
 from fl_lightning.callbacks.run.provenance import Provenance
 from fl_lightning.cli import partition, predict
 from fl_lightning.cli.checkpoints import check_checkpoint, find_last_checkpoint, last_checkpoint_of
-from fl_lightning.cli.commands import COMMANDS
+from fl_lightning.cli.commands import COMMANDS, RESUME
 from fl_lightning.cli.errors import shorten_parser_error, suggest_option
 from fl_lightning.cli.help import ShortHelpFormatter, use_short_help
 from fl_lightning.cli.save_config import SaveRunConfig
@@ -146,10 +146,12 @@ class FederatedCLI(ExtensibleCLI):
             reason = end_other_ranks(self.trainer, error)
             if self._folder in self._created and self.trainer.global_step == 0:
                 shutil.rmtree(self._folder, ignore_errors=True)
+            if is_disk_error(error):
+                reason = StorageError(f"{self._folder} could not be written to: {describe_os_error(error)}")
+            if isinstance(reason, StorageError) and self.trainer.global_step > 0:
+                reason = StorageError(f"{reason}. {RESUME}")
             if reason is not error:
                 raise reason from error
-            if is_disk_error(error):
-                raise StorageError(f"{self._folder} could not be written to: {describe_os_error(error)}") from error
             raise
 
     def partition(self) -> None:
@@ -168,12 +170,12 @@ class FederatedCLI(ExtensibleCLI):
         config = self.command_config
         if config.ckpt_path and RunFolder.of_checkpoint(Path(config.ckpt_path)).is_run:
             run = RunFolder.of_checkpoint(Path(config.ckpt_path)).path
-            if rank_zero_only.rank == 0:
+            if is_rank_zero():
                 RunLock(RunFolder(run)).release()  # the run takes the lock later, when the data has been read
             return TensorBoardLogger(run.parent, "", run.name, default_hp_metric=False)
         while True:
             logger = TensorBoardLogger(self._root.resolve(), self._run_name, default_hp_metric=False)
-            if rank_zero_only.rank != 0 or self._create(Path(logger.log_dir)):
+            if not is_rank_zero() or self._create(Path(logger.log_dir)):
                 return logger
 
     def _create(self, folder: Path) -> bool:

@@ -4,16 +4,13 @@ import importlib
 import sys
 
 from fl_lightning import __version__
-from fl_lightning.cli.commands import COMMANDS, STANDALONE_COMMANDS
+from fl_lightning.cli.commands import COMMANDS, RESUME, STANDALONE_COMMANDS
 from fl_lightning.cli.errors import shorten_parser_error
 from fl_lightning.cli.named_classes import import_named_classes
 from fl_lightning.cli.signals import describe, end_at_once, exit_code, raise_interrupts
 from fl_lightning.core.child_process import follow_parent
 from fl_lightning.core.errors import MisconfigurationError, StorageError
 from fl_lightning.core.memory import reuse_freed_memory
-
-#: how a run goes on that was stopped from outside
-RESUME = "Finished rounds are saved: add --ckpt_path last to the same command to continue."
 
 
 def main(args: list[str] | None = None) -> None:
@@ -54,7 +51,7 @@ def _run(args: list[str] | None) -> None:
         else:
             raise MisconfigurationError(f"{command} is not a command: use {', '.join(COMMANDS)}")
     except StorageError as error:
-        print(f"error: {error}. {RESUME}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     except Exception as error:
         mistake = _find_mistake(error)
