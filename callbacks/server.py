@@ -4,12 +4,14 @@ import copy
 import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.checkpoint import verify_checkpoints
 from fl_lightning._lightning.client_module import without_compilation
 from fl_lightning._lightning.evaluation_loop import Sharing, share_evaluation
 from fl_lightning._lightning.names import Callback, LightningModule, Trainer, rank_zero_info
@@ -35,6 +37,7 @@ from fl_lightning.callbacks.run.preparation import (
     refuse_tuners,
 )
 from fl_lightning.callbacks.run.progress import RoundProgressBar
+from fl_lightning.callbacks.run.resumable import read_checkpoint
 from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.callbacks.run.tally import Tally
 from fl_lightning.client import LocalTraining
@@ -138,6 +141,10 @@ class FederatedServer(RoundRunner):
         share_evaluation(trainer, Sharing(pl_module.module, why_not_shared, share_of))
         leave_model_unwrapped(trainer)
         trainer.log_every_n_steps = 1  # type: ignore[attr-defined]
+        weights = [name for name, _ in pl_module.module.named_parameters()]
+        verify_checkpoints(
+            trainer, partial(read_checkpoint, resume=stage == "fit", weights=weights, server=self.state_key)
+        )
         if stage == "fit":
             order_checkpoints(trainer)
             adapt_callbacks(trainer)
@@ -158,6 +165,8 @@ class FederatedServer(RoundRunner):
             )
         if self._saved_run is None:
             self.store.check_empty()
+        if trainer.is_global_zero:
+            self.store.remove_incomplete()
         module = pl_module.module
         assert isinstance(module, LightningModule)
         for tensor in module.state_dict().values():

@@ -11,5 +11,8 @@ COMMANDS = {
     "report": "Write a page of figures and tables about runs.",
 }
 
+#: how a run continues that was stopped from outside
+RESUME = "Finished rounds are saved: add --ckpt_path last to the same command to continue."
+
 #: commands that do not need LightningCLI: each runs the function ``main`` of the module with its name
 STANDALONE_COMMANDS = ("compare", "report")

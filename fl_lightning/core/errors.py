@@ -1,6 +1,7 @@
 """The errors that are explained in one line, and a check for the most common mistake."""
 
-from typing import Any
+import errno
+from typing import Any, TypeGuard
 
 
 class MisconfigurationError(Exception):
@@ -26,3 +27,24 @@ def refuse_classes(**arguments: Any) -> None:
             raise MisconfigurationError(
                 f"{name} is the class {value.__name__}: create an object, {value.__name__}(...)"
             )
+
+
+class StorageError(Exception):
+    """Raised if a run's files cannot be written: the disk is full or read-only, or the folder has vanished.
+
+    It is not a mistake in the configuration. The command prints it without a traceback and exits with code 1.
+    """
+
+
+#: errors of the disk and not of the program that writes to it
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EFBIG)
+
+
+def is_disk_error(error: BaseException) -> TypeGuard[OSError]:
+    """Return whether the disk is full, read-only, broken or gone."""
+    return isinstance(error, OSError) and error.errno in _DISK_ERRORS
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return the system's words for an error, such as ``No space left on device``."""
+    return error.strerror or str(error)
