@@ -5,6 +5,7 @@ import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ from fl_lightning.callbacks.run.preparation import (
     belongs_to_clients,
     check_flags,
     order_checkpoints,
+    refuse_client_callbacks,
+    refuse_round_callbacks,
     refuse_tuners,
 )
 from fl_lightning.callbacks.run.progress import RoundProgressBar
@@ -44,6 +47,7 @@ from fl_lightning.client import LocalTraining
 from fl_lightning.core.distributed import broadcast_from_zero
 from fl_lightning.core.errors import MisconfigurationError, refuse_classes
 from fl_lightning.core.evaluations import Evaluations
+from fl_lightning.core.folders import check_new_folder
 from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.core.round import Round
 from fl_lightning.core.soundness import SoundnessCheck
@@ -119,6 +123,8 @@ class FederatedServer(RoundRunner):
     def prepare_trainer(self, trainer: Trainer) -> None:
         refuse_tuners(trainer)
         refuse_other_copy(*trainer.callbacks, *trainer.loggers)  # type: ignore[attr-defined]
+        refuse_client_callbacks(trainer)
+        refuse_round_callbacks(self.client.callbacks)
         check_flags(trainer)
         add_round_callbacks(trainer)
         if self.optimizer is None:
@@ -163,6 +169,8 @@ class FederatedServer(RoundRunner):
                 f"the checkpoint is from a run with {name}={was[name]}, but this one has {name}={now.get(name)}:"
                 " resume with the config.yaml of that run"
             )
+        if self.client_folder is not None:
+            check_new_folder(Path(self.client_folder), "server.client_folder")
         if self._saved_run is None:
             self.store.check_empty()
         if trainer.is_global_zero:

@@ -1,5 +1,7 @@
 """Preparing a Trainer to run rounds."""
 
+from collections.abc import Sequence
+
 from fl_lightning._lightning.names import (
     BatchSizeFinder,
     Callback,
@@ -30,7 +32,7 @@ from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.callbacks.run.weight_averaging import average_statistics
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
-from fl_lightning.module import FederatedModule
+from fl_lightning.module import FederatedModule, RoundRunner
 
 _VALIDATION_HOOKS = tuple(hook for hook in dir(Callback) if hook.startswith("on_validation_"))
 
@@ -47,6 +49,9 @@ def check_flags(trainer: Trainer) -> None:
             f"trainer.precision={trainer.precision}, but the server only evaluates, in 32-true or bf16-mixed:"
             " set client.precision instead"
         )
+    for flag in ("max_epochs", "max_steps"):
+        if getattr(trainer, flag) == 0:
+            raise MisconfigurationError(f"trainer.{flag}=0, so there is no round: set it to 1 or more, or leave it out")
     belongs_to_client = {"gradient_clip_val": None, "accumulate_grad_batches": 1, "overfit_batches": 0.0}
     if not trainer.fast_dev_run:  # type: ignore[attr-defined]
         belongs_to_client["limit_train_batches"] = 1.0
@@ -79,6 +84,27 @@ def refuse_tuners(trainer: Trainer) -> None:
                 "BatchSizeFinder (Tuner.scale_batch_size) would vary the server's batch, which is the cohort: set"
                 " client.batch_size, or run it on the module itself,"
                 " Tuner(Trainer()).scale_batch_size(module, datamodule=source)"
+            )
+
+
+def refuse_client_callbacks(trainer: Trainer) -> None:
+    """Reject callbacks of the server's Trainer that belong to the clients."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, ClientCallback):
+            raise MisconfigurationError(
+                f"{type(callback).__name__} is a callback of clients, but it is among trainer.callbacks:"
+                " move it to client.callbacks"
+            )
+
+
+def refuse_round_callbacks(callbacks: Sequence[Callback]) -> None:
+    """Reject callbacks of clients that belong to the server's Trainer: a client has no rounds."""
+    for callback in callbacks:
+        of_run = type(callback).__module__.startswith(f"{__package__}.")
+        if of_run or isinstance(callback, RoundCallback | RoundRunner):
+            raise MisconfigurationError(
+                f"{type(callback).__name__} is a callback of the server, but it is among client.callbacks:"
+                " move it to trainer.callbacks"
             )
 
 

@@ -1,10 +1,13 @@
 """The commands that take the configuration of a federation: all but ``compare`` and ``report``."""
 
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
+
+from jsonargparse import Namespace
 
 import fl_lightning.aggregation  # class names without a module resolve among imported classes
 import fl_lightning.models  # noqa: F401
@@ -14,19 +17,30 @@ from fl_lightning._lightning.names import LightningModule, TensorBoardLogger, Tr
 from fl_lightning._lightning.ranks import end_other_ranks, is_rank_zero, keep_signal_handlers
 from fl_lightning.callbacks import FederatedServer, RunSummary
 from fl_lightning.callbacks.run.provenance import Provenance
-from fl_lightning.cli import partition, predict
+from fl_lightning.cli import allowed_classes, partition, predict
 from fl_lightning.cli.checkpoints import check_checkpoint, find_last_checkpoint, last_checkpoint_of
 from fl_lightning.cli.commands import COMMANDS, RESUME
+from fl_lightning.cli.config_files import (
+    check_arguments,
+    check_section_files,
+    check_sections,
+    config_files,
+)
 from fl_lightning.cli.errors import shorten_parser_error, suggest_option
+from fl_lightning.cli.failures import explain_failure
 from fl_lightning.cli.help import ShortHelpFormatter, use_short_help
 from fl_lightning.cli.save_config import SaveRunConfig
 from fl_lightning.cli.signals import are_installed
+from fl_lightning.cli.trial import TrialBatch
 from fl_lightning.client.training import LocalTraining
 from fl_lightning.core.errors import MisconfigurationError, StorageError, describe_os_error, is_disk_error
+from fl_lightning.core.folders import check_new_folder
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.run_folder import RunFolder
 from fl_lightning.core.run_lock import RunLock
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiments.settings import flatten
+from fl_lightning.experiments.yaml_file import read_yaml_file
 from fl_lightning.module import FederatedModule
 
 #: the folder for all runs, unless trainer.default_root_dir names another
@@ -116,6 +130,7 @@ class FederatedCLI(ExtensibleCLI):
                 rank_zero_warn(f"{self.subcommand} uses an untrained model: set --ckpt_path to use that of a run")
         elif config.trainer.logger in (None, True, False):
             logger = self._default_logger()
+            check_new_folder(Path(logger.log_dir), "trainer.default_root_dir")
             self._folder = Path(logger.log_dir)
             self._trainer_arguments = (
                 {"default_root_dir": logger.log_dir} if config.trainer.logger is False else {"logger": logger}
@@ -123,10 +138,13 @@ class FederatedCLI(ExtensibleCLI):
 
     def instantiate_classes(self) -> None:
         """Instantiate model, data and Trainer, and wrap the model. The command ``partition`` needs only the data."""
-        if self.subcommand == "partition":
-            self.datamodule = self.instantiate_section("data")
-            return
-        super().instantiate_classes()
+        try:
+            if self.subcommand == "partition":
+                self.datamodule = self.instantiate_section("data")
+                return
+            super().instantiate_classes()
+        except Exception as error:
+            raise explain_failure(error) or error from error
         self.model = FederatedModule(self.model)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -134,8 +152,10 @@ class FederatedCLI(ExtensibleCLI):
         trainer = super().instantiate_trainer(**self._trainer_arguments, **kwargs)
         if are_installed():
             keep_signal_handlers(trainer)
-        if self.subcommand == "fit" and self._given_runs:
-            trainer.callbacks.append(Provenance(repeats=self._given_runs[-1]))  # type: ignore[attr-defined]
+        if self.subcommand == "fit":
+            trainer.callbacks.append(TrialBatch())  # type: ignore[attr-defined]
+            if self._given_runs:
+                trainer.callbacks.append(Provenance(repeats=self._given_runs[-1]))  # type: ignore[attr-defined]
         return trainer
 
     def fit(self, **kwargs: Any) -> None:
@@ -233,6 +253,45 @@ def _remove_run(folder: RunFolder) -> None:
 class _Parser(CommandParser):
     """A parser that reports a user's mistake in one line."""
 
+    def parse_args(self, args: Sequence[str] | None = None, *rest: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
+        """Check the config files, parse the arguments, and check which classes they name."""
+        if not self.has_commands:  # the parser of a command, or of a class
+            return super().parse_args(args, *rest, **kwargs)
+        given = sys.argv[1:] if args is None else args
+        known = [name for name in self.option_names() if name not in ("help", "config", "subcommand")]
+        contents = {path: read_yaml_file(path) for path in config_files(given)}
+        for path, content in contents.items():
+            check_sections(path, content, known)
+        check_section_files(given)
+        try:
+            config = super().parse_args(args, *rest, **kwargs)
+        except Exception as error:
+            raise explain_failure(error) or error from error
+        command = config.get("subcommand")
+        for path, content in contents.items() if command else ():
+            check_arguments(path, content, config[command])
+        if command:
+            _check_classes(config[command])
+            _check_seed(config[command].get("seed_everything"))
+        return config
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         message = suggest_option(message, self.option_names())
         raise MisconfigurationError(shorten_parser_error(message)) from ex
+
+
+#: the class that a section configures
+_SECTIONS = {"data": FederatedDataModule, "client": LocalTraining, "server": FederatedServer, "trainer": Trainer}
+
+
+def _check_classes(config: Namespace) -> None:
+    """Reject functions and classes that a configuration may not name."""
+    if config.get("model") is not None:
+        allowed_classes.check_named_classes("model", config["model"], LightningModule)
+    for section, made in _SECTIONS.items():
+        allowed_classes.check_arguments(section, config.get(section), made)
+
+
+def _check_seed(seed: Any) -> None:
+    if isinstance(seed, int) and not isinstance(seed, bool):
+        check_number("seed_everything", seed, at_least=0, at_most=2**32 - 1)

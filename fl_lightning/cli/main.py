@@ -6,6 +6,7 @@ import sys
 from fl_lightning import __version__
 from fl_lightning.cli.commands import COMMANDS, RESUME, STANDALONE_COMMANDS
 from fl_lightning.cli.errors import shorten_parser_error
+from fl_lightning.cli.failures import is_lightnings_mistake
 from fl_lightning.cli.named_classes import import_named_classes
 from fl_lightning.cli.signals import describe, end_at_once, exit_code, raise_interrupts
 from fl_lightning.core.child_process import follow_parent
@@ -109,5 +110,7 @@ def _run_federated_cli(args: list[str] | None) -> None:
 def _find_mistake(error: BaseException | None) -> MisconfigurationError | None:
     """Return the user's mistake behind an error, which the parser may have wrapped in errors of its own."""
     while error is not None and not isinstance(error, MisconfigurationError):
+        if is_lightnings_mistake(error):
+            return MisconfigurationError(str(error))
         error = error.__cause__
     return error

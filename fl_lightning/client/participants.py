@@ -59,6 +59,10 @@ class Participants:
         self._check_single(client, round)
         return self.data.client_loader(client, round, self.local_training.batch_size, self._batch_norm)
 
+    def trial_loader(self) -> Any:
+        """Return a loader over one batch of the training data, for a trial."""
+        return self.data.trial_loader(self.local_training.batch_size)
+
     def copy_callbacks(self, client: int, round: Round) -> KeyedCallbacks:
         """Return a client's own copies of the client callbacks."""
         return self.introduce(copy.deepcopy(list(self.callbacks)), client, round)

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import generator_for
 
 
@@ -35,14 +36,22 @@ class _FixedSize(Selection):
                 f"fraction={fraction} and count={count}:"
                 " set one of them in data.selection.init_args, and the other to null"
             )
-        if fraction is not None and not 0 < fraction <= 1:
-            raise MisconfigurationError(
-                f"fraction={fraction}, but it is a fraction of the clients:"
-                " set data.selection.init_args.fraction in (0, 1]"
+        if fraction is not None:
+            check_number(
+                "fraction",
+                fraction,
+                above=0,
+                at_most=1,
+                reason="it is a fraction of the clients",
+                setting="data.selection.init_args.fraction",
             )
-        if count is not None and count < 1:
-            raise MisconfigurationError(
-                f"count={count}, but a round has at least one client: set data.selection.init_args.count to 1 or more"
+        if count is not None:
+            check_number(
+                "count",
+                count,
+                at_least=1,
+                reason="a round has at least one client",
+                setting="data.selection.init_args.count",
             )
         self.fraction = fraction
         self.count = count
