@@ -156,7 +156,8 @@ class FederatedServer(RoundRunner):
         self.store.move_to(pl_module.device)
         self.aggregator.memory = self.store.part(type(self.aggregator).__name__)
         self.aggregator.prepare(
-            module, Federation(data.num_clients, data.seed, self.weighting, self.optimizer, self.client)
+            module,
+            Federation(data.num_clients, data.seed, self.weighting, self.optimizer, self.client, data.selection),
         )
         self.client.prepare(
             module,

@@ -15,6 +15,7 @@ from torch.nn import functional
 from fl_lightning import ClientUpdate, LocalTraining
 from fl_lightning.aggregation import (
     Aggregator,
+    CoordinateMedian,
     FedAdp,
     FedAvg,
     FedAvgLastFC,
@@ -26,9 +27,14 @@ from fl_lightning.aggregation import (
     FedNova,
     FedNS,
     FedProx,
+    GeometricMedian,
+    Krum,
     Momentum,
+    MultiKrum,
+    NormClipping,
     NormNorm,
     Scaffold,
+    TrimmedMean,
 )
 from fl_lightning.callbacks import CosineAnnealing, Ditto, FederatedServer, LastRound, LearningRateDecay, ProximalTerm
 from fl_lightning.core.errors import MisconfigurationError
@@ -82,6 +88,12 @@ ALGORITHMS = {
     "FedMA with BatchNorm": FedMA,
     "FedDyn": lambda: FedDyn(alpha=0.1),
     "FedNova": FedNova,
+    "CoordinateMedian": CoordinateMedian,
+    "TrimmedMean": TrimmedMean,
+    "Krum": Krum,
+    "MultiKrum": MultiKrum,
+    "GeometricMedian": GeometricMedian,
+    "NormClipping": lambda: NormClipping(max_norm=100.0),
     "Ditto": FedAvg,
 }
 PARTS = {
