@@ -23,6 +23,7 @@ from fl_lightning._lightning.server_trainer import (
 from fl_lightning._lightning.tensorboard import mark_restart, tensorboard_loggers
 from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Federation, Weighting
 from fl_lightning.aggregation.base import weight_of
+from fl_lightning.attacks import Attack
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
 from fl_lightning.callbacks.run.monitors import explain_client_metrics, remove_learning_rate_monitor
 from fl_lightning.callbacks.run.preparation import (
@@ -166,6 +167,9 @@ class FederatedServer(RoundRunner):
             self.store,
             max_batches=int(trainer.fast_dev_run) or None,  # type: ignore[attr-defined]
         )
+        for attack in [*self.transforms, *self.client.callbacks]:
+            if isinstance(attack, Attack):
+                rank_zero_info(attack.describe(data.num_clients, data.seed))
         gc.freeze()  # existing objects stay, so the collector can skip them when it frees the clients' Trainers
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -195,9 +199,10 @@ class FederatedServer(RoundRunner):
 
         for watcher in watchers:
             watcher.on_round_start(trainer, pl_module, round, clients)
-        for update in self.client.train_cohort(clients, round):
-            for transform in self.transforms:
-                update = transform(update, round, self.aggregator.layout)
+        updates = self.client.train_cohort(clients, round)
+        for transform in self.transforms:
+            updates = transform.apply(updates, round, self.aggregator.layout)
+        for update in updates:
             weight = weight_of(update, self.weighting)
             for watcher in watchers:  # first, because an aggregator may replace the state that the client started from
                 watcher.on_client_end(trainer, pl_module, round, update, weight)
@@ -290,6 +295,7 @@ class FederatedServer(RoundRunner):
             start=snapshot(module),
             personal=self.aggregator.personal_state,
             evaluations=self._evaluations,
+            num_clients=_data_of(trainer).num_clients,
         )
         self.aggregator.begin_round(module, round)
         self.aggregator.round = replace(round, broadcast=self.aggregator.broadcast())

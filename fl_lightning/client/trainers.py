@@ -132,7 +132,7 @@ class TrainerPerClient:
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         self._participants.introduce(callbacks, client, round)
         model = self._model.reset(start)
-        loader = self._participants.loader(client, round.number)
+        loader = self._participants.loader(client, round.number, callbacks)
         strategy = _strategy(trainer)
         strategy.change_rate = self._rate_schedule(trainer)
         if trial:

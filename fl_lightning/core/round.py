@@ -22,6 +22,7 @@ class Round:
         broadcast: tensors that the server sends along with the global state.
         personal: returns the entries that override the global state when a client starts.
         evaluations: what the validation of the served model showed after earlier rounds.
+        num_clients: K, the number of all clients, not only those in the round; None if it is not known.
     """
 
     number: int
@@ -31,6 +32,7 @@ class Round:
     broadcast: dict[str, Tensor] = field(default_factory=dict)
     personal: Callable[[int], StateDict] | None = None
     evaluations: Evaluations = field(default_factory=Evaluations)
+    num_clients: int | None = None
 
     def start_of(self, client: int) -> StateDict:
         """Return the state that a client starts from: the global state, overridden by the client's own entries."""

@@ -1,6 +1,7 @@
 """The interface of transforms, which change updates on their way to the server."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateLayout
@@ -13,3 +14,12 @@ class UploadTransform(ABC):
     @abstractmethod
     def __call__(self, update: ClientUpdate, round: Round, layout: StateLayout) -> ClientUpdate:
         """Return the update as the server receives it, with its size on the wire in ``num_bytes``."""
+
+    def apply(self, updates: Iterable[ClientUpdate], round: Round, layout: StateLayout) -> Iterator[ClientUpdate]:
+        """Yield the round's updates as the server receives them, each as soon as its client is done.
+
+        Override it for a transform that needs several updates at once. In a distributed run, each rank has the updates
+        of its own clients, and a rank without clients calls this too.
+        """
+        for update in updates:
+            yield self(update, round, layout)
