@@ -54,15 +54,18 @@ class ALittleIsEnough(Attack, UploadTransform):
                 good += 1
                 yield update
         device = next((value.device for value in round.start.values()), torch.device("cpu"))
-        zeros = layout.zeros(exact_dtype(device), device).parameters
         rows = [layout.flatten(update.state).parameters for update in bad]
-        counts, total = to_device(torch.tensor([good, len(bad)], dtype=zeros.dtype), device), sum(rows, zeros)
+        total, squares = (layout.zeros(exact_dtype(device), device).parameters for _ in range(2))
+        counts = to_device(torch.tensor([good, len(bad)], dtype=total.dtype), device)
+        for row in rows:
+            total += row
         sum_over_ranks(counts, total)
         num_good, num_bad = map(int, counts.tolist())
         if not num_bad:
             return
         mean = total / num_bad
-        squares = sum(((row - mean).square() for row in rows), zeros)
+        for row in rows:
+            squares += (row - mean).square()
         sum_over_ranks(squares)
         z = z_max(num_good + num_bad, num_bad) if self.z is None else self.z
         for update in bad:
