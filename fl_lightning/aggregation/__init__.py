@@ -12,6 +12,7 @@ from fl_lightning.aggregation.base import (
     Weighting,
 )
 from fl_lightning.aggregation.coordinate_wise import CoordinateMedian, TrimmedMean
+from fl_lightning.aggregation.dp_fedavg import DPFedAvg
 from fl_lightning.aggregation.fedadp import FedAdp
 from fl_lightning.aggregation.fedavg import FedAvg
 from fl_lightning.aggregation.fedbn import FedBN
@@ -33,6 +34,7 @@ __all__ = [
     "Aggregator",
     "ColumnAggregator",
     "CoordinateMedian",
+    "DPFedAvg",
     "FedAdp",
     "FedAvg",
     "FedAvgLastFC",

@@ -97,6 +97,8 @@ class Aggregator(ABC):
         start_state: the global state that the clients of this round started from.
     """
 
+    #: whether a round without clients has no result
+    needs_clients = True
     federation: Federation | None = None
     round: Round
     layout: StateLayout
@@ -113,6 +115,12 @@ class Aggregator(ABC):
         """Called once, before the first round. Override it to reject what the algorithm does not support."""
         self.federation = federation
         self.layout = StateLayout(model)
+        selection = federation.selection
+        if self.needs_clients and selection is not None and selection.may_be_empty:
+            raise MisconfigurationError(
+                f"{type(selection).__name__} may select no client at all, which leaves {type(self).__name__} nothing to"
+                " aggregate: set data.selection to RandomClients, or server.aggregator to DPFedAvg"
+            )
 
     def client_callbacks(self) -> list[ClientCallback]:
         """Return the client's half of the algorithm: callbacks that are added to every client's Trainer."""

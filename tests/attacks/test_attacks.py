@@ -249,7 +249,9 @@ def test_a_round_that_does_not_know_the_number_of_clients_is_refused(generator):
 
 def test_a_run_says_which_clients_are_bad(caplog):
     with caplog.at_level(logging.INFO):
-        federate(server=FederatedServer(transforms=[SignFlip(0.5)], client=LocalTraining(callbacks=[LabelFlip(0.0, 4)])))
+        federate(
+            server=FederatedServer(transforms=[SignFlip(0.5)], client=LocalTraining(callbacks=[LabelFlip(0.0, 4)]))
+        )
     bad = ", ".join(map(str, sorted(SignFlip(0.5).bad_clients(4, 0))))
     assert f"SignFlip: 2 of 4 clients are bad (clients {bad})" in caplog.text
     assert "LabelFlip: 0 of 4 clients are bad (no client)" in caplog.text

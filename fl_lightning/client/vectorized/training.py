@@ -216,7 +216,7 @@ class VectorizedTraining:
 
     def _first_batch(self) -> Any:
         data = self._participants.data
-        client = data.cohort(0)[0]
+        client = (data.cohort(0) or [0])[0]  # the first round may have no client
         with Generators(seed_for("client", data.seed, 0, client)):
             loader = self._participants.loader(client, 0)
             check_loader(loader)
