@@ -4,6 +4,7 @@ import copy
 import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,6 +86,12 @@ class FederatedServer(RoundRunner):
         self.client = client or LocalTraining()
         self.optimizer = optimizer
         self.transforms = transforms or []
+        compressing = [type(transform).__name__ for transform in self.transforms if transform.compresses]
+        if len(compressing) > 1:
+            raise MisconfigurationError(
+                f"transforms has {' and '.join(compressing)}, but only one of them can count the bytes that it saves:"
+                " keep one in server.transforms"
+            )
         self.client_folder = client_folder
         self.store = ClientStore(client_folder)
         self._module_callbacks: list[Callback] = []
@@ -296,6 +303,7 @@ class FederatedServer(RoundRunner):
             personal=self.aggregator.personal_state,
             evaluations=self._evaluations,
             num_clients=_data_of(trainer).num_clients,
+            memory=partial(self.store.get, device=pl_module.device),
         )
         self.aggregator.begin_round(module, round)
         self.aggregator.round = replace(round, broadcast=self.aggregator.broadcast())

@@ -6,8 +6,8 @@ from fl_lightning.aggregation.base import Federation
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import AllClients, PoissonClients, RandomClients
 
-#: orders of the Rényi divergence. Every order gives a valid ε, and the smallest counts. These are whole numbers, because
-#: the accountant warns about some of its own fractional ones in every round. They change ε by a few hundredths at most.
+#: orders of the Rényi divergence. Every order gives a valid ε, and the smallest counts. They are whole numbers, because
+#: the accountant warns about some of its own fractional ones in every round. This changes ε by at most a few per cent.
 _ORDERS = (*range(2, 32), *range(32, 64, 2), *range(64, 129, 8), 192, 256)
 
 

@@ -11,6 +11,9 @@ from fl_lightning.core.update import ClientUpdate
 class UploadTransform(ABC):
     """Base of all transforms. They work with every aggregator, because the result is an update like any other."""
 
+    #: whether it makes the update smaller on the wire
+    compresses = False
+
     @abstractmethod
     def __call__(self, update: ClientUpdate, round: Round, layout: StateLayout) -> ClientUpdate:
         """Return the update as the server receives it, with its size on the wire in ``num_bytes``."""
@@ -23,3 +26,9 @@ class UploadTransform(ABC):
         """
         for update in updates:
             yield self(update, round, layout)
+
+
+def compressed_bytes(update: ClientUpdate, layout: StateLayout, size: int) -> int:
+    """Return the size of an update on the wire if its parameters take ``size`` bytes, unless they take fewer anyway."""
+    sent = [update.state[name].nbytes for name in layout.parameters if name not in update.unsent]
+    return (update.num_bytes or 0) - sum(sent) + min(size, sum(sent))

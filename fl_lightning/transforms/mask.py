@@ -29,6 +29,8 @@ class BernoulliMask(UploadTransform):
             are uploaded. The mask of the parameters is the same either way.
     """
 
+    compresses = True
+
     def __init__(self, keep: float, statistics: bool = False) -> None:
         if not 0 < keep <= 1:
             raise MisconfigurationError(f"keep={keep}, but it is a probability: set keep of BernoulliMask in (0, 1]")
