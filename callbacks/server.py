@@ -246,7 +246,7 @@ class FederatedServer(RoundRunner):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep callbacks that run after this from recording an earlier round's score, or from missing a metric.
 
-        Those that monitor a metric which only the clients log would raise an error without the fix.
+        A callback that monitors a metric that only clients log would otherwise raise an error that names no fix.
         """
         if self._validated_round != trainer.current_epoch:
             skip_stale_scores(trainer)

@@ -82,9 +82,9 @@ class ClientCallback(Callback):
         return {}
 
     def on_gradients(self, gradients: StateDict, parameters: StateDict, own: StateDict) -> StateDict:
-        """Return the gradients of a step, before clipping; those that are left out stay as they are.
+        """Return the gradients of a step, before clipping. Gradients that are left out stay as they are.
 
-        With vectorised training, this is called once for all clients, by ``torch.vmap``. So it computes new tensors
+        With vectorised training, this is called once for all clients, by ``torch.vmap``. So it must compute new tensors
         from its arguments, from the round and from the constructor's arguments, and from nothing else.
 
         Args:
@@ -104,7 +104,7 @@ class ClientCallback(Callback):
         """Return the entries in which the client's own model differs from the global one, for ``ClientEvaluation``."""
         return {}
 
-    # Lightning's hooks, with which a Trainer calls those above.
+    # Lightning's hooks, through which a Trainer calls the hooks above.
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Freeze parameters before the optimiser is made, so that it can be given only trainable ones."""

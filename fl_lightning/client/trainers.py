@@ -30,7 +30,7 @@ class TrainerPerClient:
         participants: the clients' batches, callbacks and updates.
         batches_in_place: whether batches are already on the device and no hook of the module or the data changes them.
         epochs: the number of local epochs.
-        clock: whether a client's time begins again in every round.
+        clock: whether a client's epoch, step and schedulers restart in every round.
         log_metrics: names, or prefixes of names, of the metrics that clients report.
         max_batches: stop every client after this many batches, for a trial run.
         flags: further flags of the Trainer.
@@ -106,7 +106,7 @@ class TrainerPerClient:
         return update
 
     def _share(self, trainer: Trainer) -> float:
-        """Return which share of a client's training was done when its current batch began."""
+        """Return what fraction of a client's training was done when its current batch began."""
         epochs = trainer.current_epoch % self._epochs
         return (epochs + trainer.fit_loop.batch_idx / trainer.num_training_batches) / self._epochs
 

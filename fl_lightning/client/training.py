@@ -56,14 +56,14 @@ class LocalTraining:
         chunk: how many clients train at once with vectorised execution; by default, a number that fits into memory.
         memory_format: ``channels_last`` keeps the weights of convolutions in the order in which CPUs and recent GPUs
             compute fastest, in training and in evaluation. It changes results by float rounding.
-        clock: with ``round``, a client's epoch, step and schedulers begin again in every round. With ``run``, they go
-            on over the run, as if the client had taken part in every round so far.
-        log_metrics: metrics that the module logs in training and whose mean over the clients the run is to log under
-            the same name. Each entry is a name or a prefix of names: ``train_loss``, ``train/``.
+        clock: with ``round``, a client's epoch, step and schedulers restart in every round. With ``run``, they continue
+            over the run, as if the client had taken part in every round so far.
+        log_metrics: metrics that the module logs in training; the run logs their mean over the clients under the same
+            name. Each entry is a name or a prefix of names: ``train_loss``, ``train/``.
         trainer_flags: further flags of the client's Trainer, such as ``gradient_clip_val`` or ``precision``.
     """
 
-    #: called while clients train, with how many clients' worth of training is done since the last update
+    #: called while clients train, with how many clients' worth of training has been done since the last update
     on_progress: Callable[[float], None] | None = None
     _next_report = 0.0
 

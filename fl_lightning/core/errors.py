@@ -1,4 +1,4 @@
-"""The error that is raised for a user's mistake, and the check for the commonest one."""
+"""The error that is raised for a user's mistake, and a check for the most common one."""
 
 from typing import Any
 

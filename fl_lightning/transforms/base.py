@@ -9,7 +9,7 @@ from fl_lightning.core.update import ClientUpdate
 
 
 class UploadTransform(ABC):
-    """Base of all transforms. They work with every aggregator, because the result is an update like any other."""
+    """Base class of all transforms. They work with every aggregator, because the result is an update like any other."""
 
     #: whether it makes the update smaller on the wire
     compresses = False

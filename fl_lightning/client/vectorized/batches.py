@@ -45,7 +45,7 @@ class CohortBatches:
         prepare: what happens to a batch on its way to the training step; None if nothing does.
         generators: the random generators of each client, which ``prepare`` and the loaders draw from.
         by_index: whether clients of a group must also be at the same batch of their epochs.
-        max_batches: how many batches of an epoch are used at most.
+        max_batches: maximum number of batches per epoch.
     """
 
     def __init__(
