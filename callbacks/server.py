@@ -2,7 +2,7 @@
 
 import copy
 import gc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from fl_lightning._lightning.server_trainer import (
 from fl_lightning._lightning.tensorboard import mark_restart, tensorboard_loggers
 from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Federation, Weighting
 from fl_lightning.aggregation.base import weight_of
+from fl_lightning.attacks import Attack
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
 from fl_lightning.callbacks.run.lost_clients import LostClients, run_folder
 from fl_lightning.callbacks.run.monitors import explain_client_metrics, remove_learning_rate_monitor
@@ -98,6 +99,12 @@ class FederatedServer(RoundRunner):
         self.client = client or LocalTraining()
         self.optimizer = optimizer
         self.transforms = transforms or []
+        compressing = [type(transform).__name__ for transform in self.transforms if transform.compresses]
+        if len(compressing) > 1:
+            raise MisconfigurationError(
+                f"transforms has {' and '.join(compressing)}, but only one of them can count the bytes that it saves:"
+                " keep one in server.transforms"
+            )
         self.client_folder = client_folder
         self.min_clients = min_clients
         self.store = ClientStore(client_folder)
@@ -183,7 +190,8 @@ class FederatedServer(RoundRunner):
         self.store.move_to(pl_module.device)
         self.aggregator.memory = self.store.part(type(self.aggregator).__name__)
         self.aggregator.prepare(
-            module, Federation(data.num_clients, data.seed, self.weighting, self.optimizer, self.client)
+            module,
+            Federation(data.num_clients, data.seed, self.weighting, self.optimizer, self.client, data.selection),
         )
         self.client.prepare(
             module,
@@ -195,6 +203,9 @@ class FederatedServer(RoundRunner):
         #: where tracebacks of clients are kept, if the run keeps any files
         self._folder = run_folder(trainer)
         self._check_cohort(data)
+        for attack in [*self.transforms, *self.client.callbacks]:
+            if isinstance(attack, Attack):
+                rank_zero_info(attack.describe(data.num_clients, data.seed))
         gc.freeze()  # existing objects stay, so the collector can skip them when it frees the clients' Trainers
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -228,14 +239,11 @@ class FederatedServer(RoundRunner):
 
         for watcher in watchers:
             watcher.on_round_start(trainer, pl_module, round, clients)
-        for sent in self.client.train_cohort(clients, round):
-            update = self._receive(sent, round, is_unsound)
+        for update in self._arriving(clients, round, is_unsound, lost):
             if isinstance(update, LostClient):
                 for watcher in watchers:
                     watcher.on_client_lost(trainer, pl_module, round, update)
                 tally.lose(update, self._downloads.size(update.client))
-                if lost.add(update):
-                    break
                 continue
             weight = weight_of(update, self.weighting)
             for watcher in watchers:  # first, because an aggregator may replace the state that the client started from
@@ -338,23 +346,38 @@ class FederatedServer(RoundRunner):
             start=snapshot(module),
             personal=self.aggregator.personal_state,
             evaluations=self._evaluations,
+            num_clients=_data_of(trainer).num_clients,
+            memory=partial(self.store.get, device=pl_module.device),
         )
         self.aggregator.begin_round(module, round)
         self.aggregator.round = replace(round, broadcast=self.aggregator.broadcast())
         return self.aggregator.round
 
-    def _receive(
-        self, sent: ClientUpdate | LostClient, round: Round, is_unsound: SoundnessCheck
-    ) -> ClientUpdate | LostClient:
-        """Check an update and transform it, or return the client as lost."""
-        if isinstance(sent, LostClient):
-            return sent
-        lost = is_unsound(sent)
-        if lost is not None or not self.transforms:
-            return lost or sent
+    def _arriving(
+        self, clients: list[int], round: Round, is_unsound: SoundnessCheck, lost: LostClients
+    ) -> Iterator[ClientUpdate | LostClient]:
+        """Train the clients and yield their updates, checked and transformed, and the clients that are lost."""
+        found: list[LostClient] = []
+
+        def sound(sent: Iterable[ClientUpdate | LostClient]) -> Iterator[ClientUpdate]:
+            for item in sent:
+                problem = item if isinstance(item, LostClient) else is_unsound(item)
+                if problem is None:
+                    assert isinstance(item, ClientUpdate)
+                    yield item
+                    continue
+                found.append(problem)
+                if lost.add(problem):  # the rank's other clients need not train any more
+                    return
+
+        updates = sound(self.client.train_cohort(clients, round))
         for transform in self.transforms:
-            sent = transform(sent, round, self.aggregator.layout)
-        return is_unsound(sent) or sent
+            updates = transform.apply(updates, round, self.aggregator.layout)
+        for update in sound(updates) if self.transforms else updates:
+            yield from found
+            found.clear()
+            yield update
+        yield from found
 
     def _install(self, pl_module: FederatedModule, aggregate: Aggregate) -> None:
         self._served_state = None

@@ -185,7 +185,7 @@ class TrainerPerClient:
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         self._participants.introduce(callbacks, client, round)
         model = self._model.reset(start)
-        loader = loader or self._participants.loader(client, round.number)
+        loader = loader or self._participants.loader(client, round.number, callbacks)
         strategy = _strategy(trainer)
         epochs = self._local_training.epochs_of(client, round)
         strategy.change_rate = self._rate_schedule(trainer, epochs)

@@ -29,7 +29,7 @@ REFUSED = {
         "epochs": [1, 5],
         "clock": "run",
     },
-    "dropout=1.0, but it is the share of clients that fail: set client.dropout to 0 or more, and below 1": {
+    "dropout=1.0, but it is the share of clients that fail: set client.dropout in [0, 1)": {
         "dropout": 1.0
     },
     "dropout=-0.1": {"dropout": -0.1},
