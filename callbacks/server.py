@@ -36,7 +36,7 @@ from fl_lightning.callbacks.run.preparation import (
 from fl_lightning.callbacks.run.progress import RoundProgressBar
 from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.callbacks.run.tally import Tally
-from fl_lightning.client import LocalTraining
+from fl_lightning.client import CohortTraining, LocalTraining
 from fl_lightning.core.distributed import broadcast_from_zero
 from fl_lightning.core.errors import MisconfigurationError, refuse_classes
 from fl_lightning.core.evaluations import Evaluations
@@ -45,6 +45,7 @@ from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict, snapshot
 from fl_lightning.core.store import ClientStore
 from fl_lightning.core.traffic import Downloads
+from fl_lightning.core.update import ClientUpdate
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.evaluation import share_of, why_not_shared
 from fl_lightning.module import FederatedModule, RoundRunner
@@ -82,6 +83,8 @@ class FederatedServer(RoundRunner):
         self.aggregator = aggregator or FedAvg()
         self.weighting = weighting
         self.client = client or LocalTraining()
+        #: trains the clients of a round, as :attr:`client` says: in this process, unless it is replaced
+        self.training: CohortTraining = self.client
         self.optimizer = optimizer
         self.transforms = transforms or []
         self.client_folder = client_folder
@@ -158,12 +161,13 @@ class FederatedServer(RoundRunner):
         self.aggregator.prepare(
             module, Federation(data.num_clients, data.seed, self.weighting, self.optimizer, self.client)
         )
-        self.client.prepare(
+        self.training.prepare(
             module,
             data,
             [*self._module_callbacks, *self.aggregator.client_callbacks()],
             self.store,
             max_batches=int(trainer.fast_dev_run) or None,  # type: ignore[attr-defined]
+            upload=self._transform,
         )
         gc.freeze()  # existing objects stay, so the collector can skip them when it frees the clients' Trainers
 
@@ -176,7 +180,7 @@ class FederatedServer(RoundRunner):
                 mark_restart(logger, trainer.current_epoch)
         bar = trainer.progress_bar_callback
         if isinstance(bar, RoundProgressBar | RichRoundProgressBar) and bar.is_enabled:
-            self.client.on_progress = bar.show_progress
+            self.training.on_progress = bar.show_progress
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Seed the round, so that nothing random in it, validation included, depends on earlier rounds."""
@@ -194,9 +198,7 @@ class FederatedServer(RoundRunner):
 
         for watcher in watchers:
             watcher.on_round_start(trainer, pl_module, round, clients)
-        for update in self.client.train_cohort(clients, round):
-            for transform in self.transforms:
-                update = transform(update, round, self.aggregator.layout)
+        for update in self.training.train_cohort(clients, round):
             weight = weight_of(update, self.weighting)
             for watcher in watchers:  # first, because an aggregator may replace the state that the client started from
                 watcher.on_client_end(trainer, pl_module, round, update, weight)
@@ -238,7 +240,7 @@ class FederatedServer(RoundRunner):
         if self._validated_round != trainer.current_epoch:
             skip_stale_scores(trainer)
         if self._evaluations.names is not None:
-            explain_client_metrics(trainer, self._evaluations.names, self.client.logged_names)
+            explain_client_metrics(trainer, self._evaluations.names, self.training.logged_names)
 
     def next_start(self, pl_module: FederatedModule) -> StateDict:
         """Return the state that the next round's clients start from; with two models, it is not the served one."""
@@ -246,12 +248,12 @@ class FederatedServer(RoundRunner):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Release the client model and unfreeze the garbage collector."""
-        self.client.release()
+        self.training.release()
         gc.unfreeze()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Release the client model and unfreeze the garbage collector."""
-        self.client.release()
+        self.training.release()
         gc.unfreeze()
 
     def state_dict(self) -> dict[str, Any]:
@@ -293,6 +295,11 @@ class FederatedServer(RoundRunner):
         self.aggregator.begin_round(module, round)
         self.aggregator.round = replace(round, broadcast=self.aggregator.broadcast())
         return self.aggregator.round
+
+    def _transform(self, update: ClientUpdate, round: Round) -> ClientUpdate:
+        for transform in self.transforms:
+            update = transform(update, round, self.aggregator.layout)
+        return update
 
     def _install(self, pl_module: FederatedModule, aggregate: Aggregate) -> None:
         self.aggregator.resize(pl_module.module, aggregate.state)

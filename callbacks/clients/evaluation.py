@@ -53,7 +53,7 @@ class ClientEvaluation(RoundCallback):
         module, server = pl_module.module, pl_module.server
         assert isinstance(module, LightningModule)
         personal = client_copy(module)
-        own = {**server.aggregator.personal_state(client), **server.client.personal_model(client)}
+        own = {**server.aggregator.personal_state(client), **server.training.personal_model(client)}
         personal.load_state_dict({**module.state_dict(), **own})
         data: Any = pl_module.trainer.datamodule  # type: ignore[attr-defined]
         if self.samples == "own":

@@ -16,6 +16,7 @@ from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning._lightning.quiet import without_announcements
 from fl_lightning._lightning.trainer import TrainerTemplate
 from fl_lightning.client.clock import Clock, check_clock
+from fl_lightning.client.cohort import CohortTraining, Upload, upload_unchanged
 from fl_lightning.client.model import ClientModel
 from fl_lightning.client.participants import Participants, keyed_callbacks
 from fl_lightning.client.trainers import TrainerPerClient
@@ -42,7 +43,7 @@ _NOISE = (
 _REPORT_INTERVAL = 0.5
 
 
-class LocalTraining:
+class LocalTraining(CohortTraining):
     """How clients train.
 
     Args:
@@ -63,8 +64,6 @@ class LocalTraining:
         trainer_flags: further flags of the client's Trainer, such as ``gradient_clip_val`` or ``precision``.
     """
 
-    #: called while clients train, with how many clients' worth of training is done since the last update
-    on_progress: Callable[[float], None] | None = None
     _next_report = 0.0
 
     def __init__(
@@ -115,16 +114,9 @@ class LocalTraining:
         algorithm_callbacks: Sequence[Callback] = (),
         store: ClientStore | None = None,
         max_batches: int | None = None,
+        upload: Upload = upload_unchanged,
     ) -> None:
-        """Get ready to train, once the global model is on its device and its state is restored.
-
-        Args:
-            module: the global model.
-            data: the clients' data.
-            algorithm_callbacks: the client's half of the server's algorithm.
-            store: holds what the callbacks remember about each client.
-            max_batches: stop every client after this many batches, for a trial run.
-        """
+        self._upload = upload
         if self.memory_format == "channels_last":
             module.to(memory_format=torch.channels_last)  # the global model, so that evaluation is fast too
         model = ClientModel(module)
@@ -154,11 +146,10 @@ class LocalTraining:
     def release(self) -> None:
         """Release the client model, the data and the listener."""
         self.on_progress = None
-        for attribute in ("_participants", "_trainers", "_vectorized"):
+        for attribute in ("_participants", "_trainers", "_vectorized", "_upload"):
             self.__dict__.pop(attribute, None)
 
     def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
-        """Train the clients, each from the round's start, and yield their updates one by one."""
         groups = (self._vectorized or self._trainers).train_together(clients, round)
         while True:
             with preserved_generators(), self._participants.no_autocast(), without_announcements():
@@ -168,7 +159,8 @@ class LocalTraining:
                     raise _refusal(reason, self.execution) from reason
             if updates is None:
                 return
-            yield from updates
+            for update in updates:
+                yield self._upload(update, round)
 
     def train_personal(
         self, client: int, round: Round, start: Mapping[str, Tensor], callbacks: Sequence[Callback]
@@ -184,7 +176,6 @@ class LocalTraining:
         return self._trainers.train_personal(client, round, start, callbacks)
 
     def personal_model(self, client: int) -> StateDict:
-        """Return the entries in which a client's own model differs from the global one, from all of its callbacks."""
         entries: StateDict = {}
         for key, callback in keyed_callbacks(self._callbacks):
             callback = copy.copy(callback)
@@ -205,7 +196,6 @@ class LocalTraining:
 
     @property
     def logged_names(self) -> Collection[str]:
-        """The metrics that clients log in training, as far as this process knows."""
         return self._trainers.logged_names or ()
 
     def _vectorize(
