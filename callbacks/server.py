@@ -24,6 +24,7 @@ from fl_lightning._lightning.tensorboard import mark_restart, tensorboard_logger
 from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Federation, Weighting
 from fl_lightning.aggregation.base import weight_of
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
+from fl_lightning.callbacks.run.lost_clients import LostClients
 from fl_lightning.callbacks.run.monitors import explain_client_metrics, remove_learning_rate_monitor
 from fl_lightning.callbacks.run.preparation import (
     adapt_callbacks,
@@ -42,10 +43,11 @@ from fl_lightning.core.errors import MisconfigurationError, refuse_classes
 from fl_lightning.core.evaluations import Evaluations
 from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.core.round import Round
+from fl_lightning.core.soundness import SoundnessCheck
 from fl_lightning.core.state import StateDict, snapshot
 from fl_lightning.core.store import ClientStore
 from fl_lightning.core.traffic import Downloads
-from fl_lightning.core.update import ClientUpdate
+from fl_lightning.core.update import ClientUpdate, LostClient
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.evaluation import share_of, why_not_shared
 from fl_lightning.module import FederatedModule, RoundRunner
@@ -63,6 +65,7 @@ class FederatedServer(RoundRunner):
             class: Adam yields FedAdam, SGD with momentum yields FedAvgM. By default, the aggregate is copied exactly.
         transforms: transforms that are applied in this order to each update on its way to the server.
         client_folder: folder for what is remembered about each client; by default, this stays in memory.
+        min_clients: the run stops if fewer clients of a round are left, because the others failed or dropped out.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class FederatedServer(RoundRunner):
         optimizer: Callable[[Iterable], Optimizer] | None = None,
         transforms: list[UploadTransform] | None = None,
         client_folder: str | None = None,
+        min_clients: int = 1,
     ) -> None:
         mixture = explain_mixed_copies()
         if mixture is not None:
@@ -80,6 +84,8 @@ class FederatedServer(RoundRunner):
         refuse_classes(aggregator=aggregator, client=client)
         if weighting not in ("samples", "uniform"):
             raise MisconfigurationError(f"weighting={weighting!r}: set server.weighting to samples or uniform")
+        if min_clients < 1:
+            raise MisconfigurationError(f"min_clients={min_clients}: set server.min_clients to 1 or more")
         self.aggregator = aggregator or FedAvg()
         self.weighting = weighting
         self.client = client or LocalTraining()
@@ -88,6 +94,7 @@ class FederatedServer(RoundRunner):
         self.optimizer = optimizer
         self.transforms = transforms or []
         self.client_folder = client_folder
+        self.min_clients = min_clients
         self.store = ClientStore(client_folder)
         self._module_callbacks: list[Callback] = []
         self._fresh_aggregator_state = copy.deepcopy(self.aggregator.state_dict())
@@ -167,7 +174,6 @@ class FederatedServer(RoundRunner):
             [*self._module_callbacks, *self.aggregator.client_callbacks()],
             self.store,
             max_batches=int(trainer.fast_dev_run) or None,  # type: ignore[attr-defined]
-            upload=self._transform,
         )
         gc.freeze()  # existing objects stay, so the collector can skip them when it frees the clients' Trainers
 
@@ -195,10 +201,20 @@ class FederatedServer(RoundRunner):
         self._downloads.begin_round(round.start, round.broadcast, self.aggregator.layout)
         watchers = [callback for callback in trainer.callbacks if isinstance(callback, RoundCallback)]  # type: ignore[attr-defined]
         tally = Tally(pl_module.device, bool(self.client.log_metrics))
+        # Waiting for a GPU once per client is the price of dropping a client before anything has seen its update.
+        wait = self.client.on_error == "drop" or pl_module.device.type == "cpu"
+        is_unsound = SoundnessCheck(self.aggregator.layout, round.start, wait)
+        lost = LostClients(round.number, self.client.on_error, self.min_clients)
 
         for watcher in watchers:
             watcher.on_round_start(trainer, pl_module, round, clients)
-        for update in self.training.train_cohort(clients, round):
+        for sent in self.training.train_cohort(clients, round):
+            update = self._receive(sent, round, is_unsound)
+            if isinstance(update, LostClient):
+                tally.lose(update, self._downloads.size(update.client))
+                if lost.add(update):
+                    break
+                continue
             weight = weight_of(update, self.weighting)
             for watcher in watchers:  # first, because an aggregator may replace the state that the client started from
                 watcher.on_client_end(trainer, pl_module, round, update, weight)
@@ -206,6 +222,10 @@ class FederatedServer(RoundRunner):
             for writer, values in update.memory.items():
                 self.store.stage(writer, update.client, values)
             tally.add(update, weight, self._downloads.size(update.client))
+        totals = tally.read(is_unsound.num_doubts())
+        for update in is_unsound.confirmed_doubts() if totals.failed else ():
+            lost.add(update)
+        lost.decide(totals.clients, totals.lost, totals.failed, pl_module.device)
         self.store.commit()  # from here on, no client of the round can fail
         self.store.exchange(pl_module.device)
         self.aggregator.reduce()
@@ -215,10 +235,12 @@ class FederatedServer(RoundRunner):
         for watcher in watchers:
             watcher.on_round_end(trainer, pl_module, round, aggregate)
 
-        totals = tally.totals(self._bytes)
-        log_round(trainer, {**totals, **aggregate.metrics})
-        if "train/loss" in totals:
-            loss = torch.tensor(totals["train/loss"])  # stays on the host, from which the progress bar reads it
+        values = totals.values(self._bytes)
+        if totals.lost or self.client.loses_clients:
+            values["round/dropped"] = float(totals.lost)
+        log_round(trainer, {**values, **aggregate.metrics})
+        if "train/loss" in values:
+            loss = torch.tensor(values["train/loss"])  # stays on the host, from which the progress bar reads it
             pl_module.log("train/loss", loss, logger=False, prog_bar=True, batch_size=1)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -296,10 +318,18 @@ class FederatedServer(RoundRunner):
         self.aggregator.round = replace(round, broadcast=self.aggregator.broadcast())
         return self.aggregator.round
 
-    def _transform(self, update: ClientUpdate, round: Round) -> ClientUpdate:
+    def _receive(
+        self, sent: ClientUpdate | LostClient, round: Round, is_unsound: SoundnessCheck
+    ) -> ClientUpdate | LostClient:
+        """Check an update and transform it, or return the client as lost."""
+        if isinstance(sent, LostClient):
+            return sent
+        lost = is_unsound(sent)
+        if lost is not None or not self.transforms or self.training.applies_transforms:
+            return lost or sent
         for transform in self.transforms:
-            update = transform(update, round, self.aggregator.layout)
-        return update
+            sent = transform(sent, round, self.aggregator.layout)
+        return is_unsound(sent) or sent
 
     def _install(self, pl_module: FederatedModule, aggregate: Aggregate) -> None:
         self.aggregator.resize(pl_module.module, aggregate.state)

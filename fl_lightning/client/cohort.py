@@ -7,16 +7,8 @@ from fl_lightning._lightning.names import Callback, LightningModule
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict
 from fl_lightning.core.store import ClientStore
-from fl_lightning.core.update import ClientUpdate
+from fl_lightning.core.update import ClientUpdate, LostClient
 from fl_lightning.data import FederatedDataModule
-
-#: changes an update on its way to the server
-Upload = Callable[[ClientUpdate, Round], ClientUpdate]
-
-
-def upload_unchanged(update: ClientUpdate, round: Round) -> ClientUpdate:
-    """Send an update as it is."""
-    return update
 
 
 class CohortTraining(ABC):
@@ -27,6 +19,8 @@ class CohortTraining(ABC):
 
     #: called while clients train, with how many clients' worth of training is done since the last update
     on_progress: Callable[[float], None] | None = None
+    #: whether updates arrive as the upload transforms leave them, because clients apply them before they send
+    applies_transforms = False
 
     @abstractmethod
     def prepare(
@@ -36,7 +30,6 @@ class CohortTraining(ABC):
         algorithm_callbacks: Sequence[Callback] = (),
         store: ClientStore | None = None,
         max_batches: int | None = None,
-        upload: Upload = upload_unchanged,
     ) -> None:
         """Get ready to train, once the global model is on its device and its state is restored.
 
@@ -46,12 +39,14 @@ class CohortTraining(ABC):
             algorithm_callbacks: the client's half of the server's algorithm.
             store: holds what the callbacks remember about each client.
             max_batches: stop every client after this many batches, for a trial run.
-            upload: changes every update on its way to the server.
         """
 
     @abstractmethod
-    def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
-        """Train the clients, each from the round's start, and yield their updates as the server receives them."""
+    def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate | LostClient]:
+        """Train the clients, each from the round's start, and yield their updates one by one.
+
+        A client that sends nothing is yielded as a :class:`~fl_lightning.core.update.LostClient`.
+        """
 
     @abstractmethod
     def release(self) -> None:

@@ -16,7 +16,7 @@ from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning._lightning.quiet import without_announcements
 from fl_lightning._lightning.trainer import TrainerTemplate
 from fl_lightning.client.clock import Clock, check_clock
-from fl_lightning.client.cohort import CohortTraining, Upload, upload_unchanged
+from fl_lightning.client.cohort import CohortTraining
 from fl_lightning.client.model import ClientModel
 from fl_lightning.client.participants import Participants, keyed_callbacks
 from fl_lightning.client.trainers import TrainerPerClient
@@ -26,7 +26,7 @@ from fl_lightning.core.randomness import preserved_generators
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict, StateLayout
 from fl_lightning.core.store import ClientStore
-from fl_lightning.core.update import ClientUpdate
+from fl_lightning.core.update import ClientUpdate, LostClient
 from fl_lightning.data import FederatedDataModule
 
 # Lightning's warnings about clients that users cannot act on. The last does not apply, because evaluation
@@ -61,6 +61,9 @@ class LocalTraining(CohortTraining):
             on over the run, as if the client had taken part in every round so far.
         log_metrics: metrics that the module logs in training and whose mean over the clients the run is to log under
             the same name. Each entry is a name or a prefix of names: ``train_loss``, ``train/``.
+        on_error: what happens when a client fails: its training raises an exception, or its update is not finite or
+            does not fit the model. ``raise`` stops the run with the last good round kept, ``drop`` goes on without the
+            client, as if it had not been selected.
         trainer_flags: further flags of the client's Trainer, such as ``gradient_clip_val`` or ``precision``.
     """
 
@@ -76,6 +79,7 @@ class LocalTraining(CohortTraining):
         memory_format: Literal["contiguous", "channels_last"] = "contiguous",
         clock: Clock = "round",
         log_metrics: list[str] | None = None,
+        on_error: Literal["raise", "drop"] = "raise",
         **trainer_flags: Any,
     ) -> None:
         if epochs < 1:
@@ -90,6 +94,8 @@ class LocalTraining(CohortTraining):
             raise MisconfigurationError(
                 f"memory_format={memory_format!r}: set client.memory_format to contiguous or channels_last"
             )
+        if on_error not in ("raise", "drop"):
+            raise MisconfigurationError(f"on_error={on_error!r}: set client.on_error to raise or drop")
         if isinstance(log_metrics, str):
             raise MisconfigurationError(
                 f"log_metrics={log_metrics!r} is not a list: set client.log_metrics to [{log_metrics}]"
@@ -104,6 +110,7 @@ class LocalTraining(CohortTraining):
         self.chunk = chunk
         self.memory_format = memory_format
         self.clock = clock
+        self.on_error = on_error
         self.log_metrics = log_metrics
         self._trainer_flags = trainer_flags
 
@@ -114,9 +121,7 @@ class LocalTraining(CohortTraining):
         algorithm_callbacks: Sequence[Callback] = (),
         store: ClientStore | None = None,
         max_batches: int | None = None,
-        upload: Upload = upload_unchanged,
     ) -> None:
-        self._upload = upload
         if self.memory_format == "channels_last":
             module.to(memory_format=torch.channels_last)  # the global model, so that evaluation is fast too
         model = ClientModel(module)
@@ -146,10 +151,15 @@ class LocalTraining(CohortTraining):
     def release(self) -> None:
         """Release the client model, the data and the listener."""
         self.on_progress = None
-        for attribute in ("_participants", "_trainers", "_vectorized", "_upload"):
+        for attribute in ("_participants", "_trainers", "_vectorized"):
             self.__dict__.pop(attribute, None)
 
-    def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
+    @property
+    def loses_clients(self) -> bool:
+        """Whether rounds may lose clients without being stopped by that."""
+        return self.on_error == "drop"
+
+    def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate | LostClient]:
         groups = (self._vectorized or self._trainers).train_together(clients, round)
         while True:
             with preserved_generators(), self._participants.no_autocast(), without_announcements():
@@ -159,8 +169,7 @@ class LocalTraining(CohortTraining):
                     raise _refusal(reason, self.execution) from reason
             if updates is None:
                 return
-            for update in updates:
-                yield self._upload(update, round)
+            yield from updates
 
     def train_personal(
         self, client: int, round: Round, start: Mapping[str, Tensor], callbacks: Sequence[Callback]

@@ -1,4 +1,4 @@
-"""The error that is raised for a user's mistake, and the check for the commonest one."""
+"""The errors that are explained in one line, and the check for the commonest mistake."""
 
 from typing import Any
 
@@ -8,6 +8,14 @@ class MisconfigurationError(Exception):
 
     The command prints it without a traceback and exits with code 2. It is not Lightning's own
     ``MisconfigurationException``, because ``lightning`` and ``pytorch_lightning`` have different copies of that.
+    """
+
+
+class RoundFailedError(Exception):
+    """Raised if a round cannot be completed, because a client failed or too few clients are left.
+
+    The global model and the last checkpoint are those of the round before. The message names the client, the round
+    (counted from 1) and the reason, in one line. The command prints it without a traceback and exits with code 1.
     """
 
 

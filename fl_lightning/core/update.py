@@ -51,6 +51,24 @@ class ClientUpdate:
             self.num_bytes = state_bytes(self.state)
 
 
+@dataclass(frozen=True)
+class LostClient:
+    """A client of the round that sends nothing the server can use.
+
+    Args:
+        client: the client's number.
+        reason: what happened, as the end of the sentence "client 3 failed in round 5: ...", in one line.
+        planned: whether the experiment asked for this loss, as ``client.dropout`` does. Then ``client.on_error`` does
+            not matter.
+        error: what its training raised, if that is the reason and happened in this process.
+    """
+
+    client: int
+    reason: str
+    planned: bool = False
+    error: Exception | None = field(default=None, compare=False)
+
+
 def state_bytes(state: Mapping[str, Tensor]) -> int:
     """Return the size of a state on the wire. A tensor that has two names is sent once."""
     return sum({value.data_ptr() or id(value): value.nbytes for value in state.values()}.values())
