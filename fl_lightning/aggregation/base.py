@@ -87,6 +87,8 @@ class Aggregator(ABC):
         start_state: the global state that the clients of this round started from.
     """
 
+    #: whether clients must tell the server how many samples of each class they have
+    needs_class_counts = False
     federation: Federation | None = None
     round: Round
     layout: StateLayout
