@@ -19,6 +19,7 @@ from fl_lightning.cli.help import ShortHelpFormatter, use_short_help
 from fl_lightning.cli.save_config import SaveRunConfig
 from fl_lightning.client.training import LocalTraining
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.federation import FederationSettings
 from fl_lightning.core.run_folder import RunFolder
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiments.settings import flatten
@@ -30,6 +31,8 @@ RUNS = "runs"
 
 class FederatedCLI(ExtensibleCLI):
     """A LightningCLI for federations, with the sections ``model``, ``data``, ``client``, ``server`` and ``trainer``.
+
+    The section ``federation`` is for runs on several machines; a simulation ignores it.
 
     A run is stored in ``runs/<names of the configs>/version_<n>``, or in the folder that it is resumed from.
 
@@ -74,6 +77,7 @@ class FederatedCLI(ExtensibleCLI):
         parser.add_class_arguments(LocalTraining, "client")
         parser.add_lightning_class_args(FederatedServer, "server")
         parser.link_arguments("client", "server.client", apply_on="instantiate")
+        parser.add_class_arguments(FederationSettings, "federation")
         parser.add_lightning_class_args(Trainer, "trainer")
         parser.set_defaults({"trainer.enable_model_summary": False})
 
@@ -143,7 +147,7 @@ class FederatedCLI(ExtensibleCLI):
         if config.ckpt_path and RunFolder.of_checkpoint(Path(config.ckpt_path)).is_run:
             run = RunFolder.of_checkpoint(Path(config.ckpt_path)).path
             return TensorBoardLogger(run.parent, "", run.name, default_hp_metric=False)
-        return TensorBoardLogger(self._root.resolve(), self._run_name, default_hp_metric=False)
+        return TensorBoardLogger(self._root.resolve(), self.run_name, default_hp_metric=False)
 
     @property
     def _root(self) -> Path:
@@ -154,7 +158,7 @@ class FederatedCLI(ExtensibleCLI):
         return [Path(str(path)).resolve() for path in self.command_config.config or []]
 
     @property
-    def _run_name(self) -> str:
+    def run_name(self) -> str:
         """The joined names of the configs. A run that starts from another run's config takes that run's name."""
         names = [file.parent.parent.name if RunFolder(file.parent).is_run else file.stem for file in self._config_files]
         return "-".join(names) or "run"
@@ -166,7 +170,7 @@ class FederatedCLI(ExtensibleCLI):
             if given:
                 return str(last_checkpoint_of(given[-1]))
             set_keys = flatten(self.dump(skip_default=True))
-            return str(find_last_checkpoint(self._root / self._run_name, self.dump(), set_keys))
+            return str(find_last_checkpoint(self._root / self.run_name, self.dump(), set_keys))
         if ckpt_path is not None:
             check_checkpoint(ckpt_path)
         return ckpt_path

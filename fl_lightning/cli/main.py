@@ -26,7 +26,7 @@ def main(args: list[str] | None = None) -> None:
         elif command == "--version":
             print(f"fl-lightning {__version__}")
         elif command in STANDALONE_COMMANDS:
-            importlib.import_module(f"fl_lightning.cli.{command}").main(arguments)
+            importlib.import_module(STANDALONE_COMMANDS[command]).main(arguments)
         elif command in COMMANDS or command.startswith("-"):
             _run_federated_cli(args)
         else:
