@@ -34,7 +34,7 @@ def write_app(output: Path, name: str, config: str, num_clients: int | None) -> 
         )
     (output / "pyproject.toml").write_text(_project(name))
     templates = files("fl_lightning.flower") / "templates"
-    values = {"name": name, "version": __version__, "clients": str(num_clients or "K"), "package": _PACKAGE}
+    values = {"name": name, "version": __version__, "clients": str(num_clients or "K"), "package": _PACKAGE, "folder": output.name}
     for template in ("README.md", "nginx.conf", "node.yaml"):
         text = (templates / template).read_text()
         for key, value in values.items():
