@@ -85,6 +85,7 @@ class _Processes:
             **os.environ,
             "FLWR_HOME": str(home),
             "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # seconds; Flower's default of 1 is most of a short round
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": str(home),  # so that the workers' sockets are removed too
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",

@@ -74,13 +74,17 @@ def _reply(stream, packet: Packet) -> None:  # type: ignore[no-untyped-def]
 
 
 def _is_alive(process: int) -> bool:
+    """Return whether a process runs. One that has ended may be listed until its parent takes note."""
+    status = Path(f"/proc/{process}/stat")
+    if status.is_file():
+        return status.read_text().rpartition(")")[2].split()[0] != "Z"
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return True
+    return not Path("/proc/self").exists()
 
 
 if __name__ == "__main__":
