@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from fl_lightning._lightning.names import Callback, LightningModule
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import StateDict
 from fl_lightning.core.store import ClientStore
 from fl_lightning.core.update import ClientUpdate, LostClient
 from fl_lightning.data import FederatedDataModule
@@ -52,9 +51,18 @@ class CohortTraining(ABC):
     def release(self) -> None:
         """Release what :meth:`prepare` got, at the end of a fit."""
 
-    @abstractmethod
-    def personal_model(self, client: int) -> StateDict:
-        """Return the entries in which a client's own model differs from the global one."""
+    def evaluate(
+        self, clients: Sequence[int], module: LightningModule, round: Round, samples: str
+    ) -> dict[int, dict[str, float]] | None:
+        """Evaluate clients' own models where the clients are; None if the server can do it itself.
+
+        Args:
+            clients: the clients to evaluate.
+            module: the served model.
+            round: the round that has just ended.
+            samples: whether to evaluate on the ``validation`` data or on the clients' ``own`` samples.
+        """
+        return None
 
     @property
     @abstractmethod

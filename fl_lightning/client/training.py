@@ -185,6 +185,7 @@ class LocalTraining(CohortTraining):
         return self._trainers.train_personal(client, round, start, callbacks)
 
     def personal_model(self, client: int) -> StateDict:
+        """Return the entries in which a client's own model differs from the global one, from all of its callbacks."""
         entries: StateDict = {}
         for key, callback in keyed_callbacks(self._callbacks):
             callback = copy.copy(callback)

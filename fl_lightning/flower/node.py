@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,15 @@ from torch import Tensor
 from fl_lightning import __version__
 from fl_lightning._lightning.client_module import without_compilation
 from fl_lightning._lightning.names import Callback, LightningModule, Trainer
+from fl_lightning._lightning.quiet import without_announcements
 from fl_lightning._lightning.server_trainer import keep_samplers, leave_model_unwrapped
+from fl_lightning._lightning.trainer import TrainerTemplate
 from fl_lightning.aggregation import Federation
 from fl_lightning.callbacks import FederatedServer
+from fl_lightning.callbacks.clients.evaluation import client_metrics
 from fl_lightning.callbacks.run.preparation import belongs_to_clients
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.randomness import preserved_generators
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict
 from fl_lightning.core.store import ClientStore
@@ -25,7 +28,14 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.partitions.base import Indices, Partition
 from fl_lightning.flower.memory import NodeMemory
 from fl_lightning.flower.packet import Packet
-from fl_lightning.flower.protocol import Request, entries_of, read_request, write_loss, write_update
+from fl_lightning.flower.protocol import (
+    Request,
+    entries_of,
+    read_evaluation,
+    read_request,
+    write_loss,
+    write_update,
+)
 from fl_lightning.module import FederatedModule, RoundRunner
 
 _LOG = logging.getLogger(__name__)
@@ -125,6 +135,8 @@ class Node(RoundRunner):
 
         def answer(packet: Packet) -> Packet:
             try:
+                if "evaluate" in packet.note:
+                    return self._evaluate(module, data, packet, own)
                 if "client" in packet.note:
                     return self._train(module, packet, own)
                 return self._introduce(module, data, own, bool(packet.note.get("wants_counts")))
@@ -162,11 +174,8 @@ class Node(RoundRunner):
 
     def _train(self, module: LightningModule, packet: Packet, own: frozenset[int]) -> Packet:
         request = read_request(packet, module.device)
-        if request.client not in own:
-            raise MisconfigurationError(f"client {request.client} is not on this node, which has {sorted(own)}")
-        memory = (
-            request.memory if request.keeper == "server" else self._memory.load(request.client, request.known)
-        )
+        self._check_own(request.client, own)
+        memory = request.memory if request.keeper == "server" else self._memory.load(request.client, request.known)
         self._recall(request.client, memory, module.device)
         server, round = self.server, self._begin_round(module, request)
         (update,) = server.client.train_cohort([request.client], round)
@@ -180,6 +189,45 @@ class Node(RoundRunner):
         names = list(server.client.logged_names)
         return write_update(update, request, server.aggregator.needs_class_counts, names, remembers)
 
+    def _evaluate(
+        self, module: LightningModule, data: FederatedDataModule, packet: Packet, own: frozenset[int]
+    ) -> Packet:
+        request = read_evaluation(packet, module.device)
+        self._check_own(request.client, own)
+        memory = request.memory if request.keeper == "server" else self._memory.load(request.client, request.known)
+        self._recall(request.client, memory, module.device)
+        server = self.server
+        self._load(module, request.state)
+        entries = {
+            **request.personal,
+            **server.aggregator.personal_state(request.client),
+            **server.client.personal_model(request.client),
+        }
+        with preserved_generators(), without_announcements():
+            metrics = client_metrics(
+                TrainerTemplate(module.device).copy(),
+                module,
+                entries,
+                data,
+                request.client,
+                request.round,
+                request.samples,
+                server.client.batch_size,
+            )
+        return Packet({"metrics": metrics, "layouts": {}})
+
+    def _check_own(self, client: int, own: frozenset[int]) -> None:
+        if client not in own:
+            raise MisconfigurationError(f"client {client} is not on this node, which has {sorted(own)}")
+
+    def _load(self, module: LightningModule, state: StateDict) -> None:
+        """Copy a state into the module, which may change its widths."""
+        self.server.aggregator.resize(module, state)
+        with torch.no_grad():
+            for name, value in module.state_dict(keep_vars=True).items():
+                if isinstance(value, Tensor):
+                    value.copy_(state[name])
+
     def _recall(self, client: int, memory: Mapping[str, StateDict], device: torch.device) -> None:
         """Make the store hold what is remembered about a client, and nothing else."""
         self._store.load_state_dict(ClientStore().state_dict())
@@ -189,11 +237,7 @@ class Node(RoundRunner):
     def _begin_round(self, module: LightningModule, request: Request) -> Round:
         """Bring module and aggregator into the state that they have in a simulation when a client trains."""
         aggregator = self.server.aggregator
-        aggregator.resize(module, request.round.start)
-        with torch.no_grad():
-            for name, value in module.state_dict(keep_vars=True).items():
-                if isinstance(value, Tensor):
-                    value.copy_(request.round.start[name])
+        self._load(module, request.round.start)
         trainable = set(request.trainable)
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name in trainable)
@@ -209,7 +253,3 @@ class Node(RoundRunner):
         aggregator.round = round
         return round
 
-
-def node_folder(partition: Any) -> Path:
-    """Return the folder of a node, below the folder that its SuperNode was started in."""
-    return Path.cwd() / f"fl_lightning_node_{partition}"

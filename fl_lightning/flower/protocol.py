@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -95,6 +95,69 @@ class RoundPackets:
             "layouts": {**self._common.note["layouts"], **own.note["layouts"]},
         }
         return Packet(note, {**self._common.groups, **own.groups})
+
+
+def evaluation_request(
+    client: int,
+    round: int,
+    samples: str,
+    state: Mapping[str, Tensor],
+    personal: Mapping[str, Tensor],
+    keeper: str,
+    known: Version | None,
+    memory: Memory,
+) -> Packet:
+    """Return a request to evaluate a client's own model; see :class:`Evaluation`."""
+    note = {
+        "evaluate": samples,
+        "client": client,
+        "number": round,
+        "keeper": keeper,
+        "known": None if known is None else [known.run, known.round],
+        "memory": list(memory),
+    }
+    kept = {f"{_MEMORY}{key}": values for key, values in memory.items()}
+    return encode(note, {"state": state, "personal": personal, **kept})
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A request to evaluate a client's own model.
+
+    Args:
+        client: the client's number.
+        round: the number of the round that has just ended.
+        samples: ``validation`` or ``own``.
+        state: the served model.
+        personal: the client's own entries, as far as the server knows them.
+        keeper: who keeps the client's memory.
+        known: the version of the memory.
+        memory: the memory itself, if the server keeps it.
+    """
+
+    client: int
+    round: int
+    samples: Literal["validation", "own"]
+    state: StateDict
+    personal: StateDict
+    keeper: str
+    known: Version | None
+    memory: Memory
+
+
+def read_evaluation(packet: Packet, device: torch.device) -> Evaluation:
+    """Return the request in a packet, with its tensors on a device."""
+    note, groups = packet.note, decode(packet, device)
+    return Evaluation(
+        client=note["client"],
+        round=note["number"],
+        samples="own" if note["evaluate"] == "own" else "validation",
+        state=groups.get("state", {}),
+        personal=groups.get("personal", {}),
+        keeper=note["keeper"],
+        known=None if note["known"] is None else Version(*note["known"]),
+        memory={key: groups.get(f"{_MEMORY}{key}", {}) for key in note["memory"]},
+    )
 
 
 def read_request(packet: Packet, device: torch.device) -> Request:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from fl_lightning._lightning.names import Callback, LightningModule, rank_zero_warn
 from fl_lightning.client import CohortTraining, LocalTraining
@@ -12,13 +13,12 @@ from fl_lightning.client.participants import keyed_callbacks
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.federation import FederationSettings
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import StateDict
 from fl_lightning.core.store import ClientStore
 from fl_lightning.core.update import ClientUpdate, LostClient
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.flower.packet import Packet
 from fl_lightning.flower.post import Post, Undelivered
-from fl_lightning.flower.protocol import RoundPackets, Version, entries_of, read_update
+from fl_lightning.flower.protocol import Memory, RoundPackets, Version, entries_of, evaluation_request, read_update
 from fl_lightning.flower.roll import Roll
 
 #: the writer, in the server's store, of which version of its memory a client has reached
@@ -115,10 +115,38 @@ class RemoteTraining(CohortTraining):
             else:
                 yield self._read(answer, client, round)
 
-    def personal_model(self, client: int) -> StateDict:
-        raise MisconfigurationError(
-            "a client's own model stays on its node, so the server cannot evaluate it: use FederatedServer's validation"
-        )
+    def evaluate(
+        self, clients: Sequence[int], module: LightningModule, round: Round, samples: str
+    ) -> dict[int, dict[str, float]]:
+        """Evaluate the clients that are present on their nodes, which have their own layers and their own data."""
+        end = time.monotonic() + self._settings.timeout
+        state = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
+        messages = {}
+        for client in clients:
+            present = self._roll.clients.get(client)
+            if present is not None:
+                packet = evaluation_request(
+                    client,
+                    round.number,
+                    samples,
+                    state,
+                    round.personal(client) if round.personal is not None else {},
+                    self._settings.client_memory,
+                    self._known_version(client),
+                    self._memory_of(client),
+                )
+                self.sent += packet.num_bytes
+                messages[client] = self._post.send(present.node, "evaluate", packet, self._settings.timeout)
+        evaluated = {}
+        for client, number in messages.items():
+            answer = self._wait_for(number, end)
+            metrics = answer.note.get("metrics") if isinstance(answer, Packet) else None
+            if isinstance(metrics, dict) and all(isinstance(value, float | int) for value in metrics.values()):
+                evaluated[client] = {str(name): float(value) for name, value in metrics.items()}
+            else:
+                reason = answer.reason if isinstance(answer, Undelivered) else answer.note.get("error", "no metrics")
+                rank_zero_warn(f"client {client} is not evaluated after round {round.number + 1}: {reason}")
+        return evaluated
 
     @property
     def logged_names(self) -> Collection[str]:
@@ -126,14 +154,21 @@ class RemoteTraining(CohortTraining):
 
     def _request(self, packets: RoundPackets, client: int, round: Round) -> Packet:
         personal = round.personal(client) if round.personal is not None else {}
-        keeper, device = self._settings.client_memory, self._module.device
-        memory = {}
-        if keeper == "server":
-            kept = {writer: self._store.get(writer, client, device) for writer in self._writers}
-            memory = {writer: values for writer, values in kept.items() if values is not None}
         return packets.request(
-            client, personal, keeper, self._known_version(client), Version(self._run, round.number), memory
+            client,
+            personal,
+            self._settings.client_memory,
+            self._known_version(client),
+            Version(self._run, round.number),
+            self._memory_of(client),
         )
+
+    def _memory_of(self, client: int) -> Memory:
+        """Return what the server remembers about a client; nothing if that is the node's business."""
+        if self._settings.client_memory == "node":
+            return {}
+        kept = {writer: self._store.get(writer, client, self._module.device) for writer in self._writers}
+        return {writer: values for writer, values in kept.items() if values is not None}
 
     def _known_version(self, client: int) -> Version | None:
         """Return the version of its memory that a client has reached, as far as the server's checkpoint knows."""
