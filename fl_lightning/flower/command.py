@@ -9,6 +9,7 @@ from pathlib import Path
 from fl_lightning.cli.commands import COMMANDS
 from fl_lightning.cli.named_classes import import_named_classes
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.federation import FederationSettings
 from fl_lightning.flower.app_folder import write_app
 from fl_lightning.flower.local import check_installed, run_locally
 
@@ -68,5 +69,6 @@ def _resolve(options: list[str]) -> tuple[str, str, int | None]:
     parsed = ParsedFit(["fit", *options])
     config = parsed.dump()
     partition = (config["data"].get("partition") or {}).get("init_args") or {}
-    num_clients = config["federation"]["num_clients"] or partition.get("num_clients")
+    settings = FederationSettings(**config["federation"])
+    num_clients = settings.num_clients or partition.get("num_clients")
     return parsed.run_name, parsed.dump_text(), num_clients

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from fl_lightning import FederatedDataModule, FederatedModule
+from fl_lightning import FederatedDataModule, FederatedModule, __version__
 from fl_lightning.callbacks import FederatedServer
 from fl_lightning.core.federation import FederationSettings
 from fl_lightning.flower.memory import NodeMemory
@@ -16,8 +16,6 @@ from fl_lightning.flower.remote_data import RemoteData
 from fl_lightning.flower.remote_training import RemoteTraining
 from fl_lightning.flower.roll import Roll
 from tests.toys import Blobs, quiet_trainer
-
-VERSION = __import__("fl_lightning").__version__
 
 
 class LoopbackPost(Post):
@@ -113,8 +111,8 @@ class Federation:
         for number in range(nodes):
             self.start(number, range(number, partition.num_clients, nodes))
 
-    def start(self, number: int, clients: Sequence[int]) -> None:
-        data = FederatedDataModule(Blobs(), partition=self.partition)
+    def start(self, number: int, clients: Sequence[int], data: FederatedDataModule | None = None) -> None:
+        data = data or FederatedDataModule(Blobs(), partition=self.partition)
         parked = Parked(self.make_module(), data, self.make_server(), clients, self.folder / str(number))
         self._parked[number] = parked
         self.post.answers[number] = parked.answer
@@ -125,7 +123,7 @@ class Federation:
 
     def identity(self, server: FederatedServer) -> dict:
         counts = server.aggregator.needs_class_counts
-        return {"version": VERSION, "settings": {"client.epochs": 1}, "class_counts": counts}
+        return {"version": __version__, "settings": {"client.epochs": 1}, "class_counts": counts}
 
     def run(self, rounds: int = 3, selection=None, callbacks=(), ckpt_path=None, **flags):
         server = self.make_server()

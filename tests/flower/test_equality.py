@@ -3,14 +3,16 @@
 import pytest
 import torch
 
-from fl_lightning import LocalTraining
+from fl_lightning import FederatedDataModule, LocalTraining
 from fl_lightning.aggregation import FedAvg
 from fl_lightning.callbacks import CosineAnnealing, Ditto, FederatedServer
 from fl_lightning.data import ClassesPerClient, RandomClients, SequentialClients
+from fl_lightning.flower.node import OwnData, Undivided
 from fl_lightning.transforms import BernoulliMask
 from tests.flower.loopback import Federation
+from tests.flower.sources import FileBlobs
 from tests.test_every_algorithm import ALGORITHMS, fitting_model
-from tests.toys import federate, identical
+from tests.toys import Blobs, blobs, federate, identical
 
 PARTITION = ClassesPerClient(5, 2)
 #: how the server is made, and which clients take part
@@ -63,3 +65,17 @@ def test_nodes_give_the_same_bits_as_the_simulation(name, tmp_path):
         state, trainer = federation.run(selection=selection)
     assert identical(state, expected)
     assert trainer.callback_metrics == expected_trainer.callback_metrics
+
+
+def test_nodes_that_have_nothing_but_their_own_samples_give_the_same_bits(tmp_path):
+    expected, _ = simulated("FedNS")
+    make_module, make_server, selection = case("FedNS")
+    whole = FederatedDataModule(Blobs(), partition=PARTITION)
+    whole.setup("fit")
+    with Federation(make_module, make_server, PARTITION, tmp_path, nodes=0) as federation:
+        for client in range(PARTITION.num_clients):
+            torch.save(blobs()[whole.indices(client)], tmp_path / f"{client}.pt")
+            source = FileBlobs(str(tmp_path / f"{client}.pt"))
+            federation.start(client, [client], OwnData(source, partition=Undivided(needs_labels=True)))
+        state, _ = federation.run(selection=selection)
+    assert identical(state, expected)
