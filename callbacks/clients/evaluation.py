@@ -64,7 +64,9 @@ class ClientEvaluation(RoundCallback):
         assert isinstance(module, LightningModule)
         own = {**server.aggregator.personal_state(client), **server.client.personal_model(client)}
         data: Any = pl_module.trainer.datamodule  # type: ignore[attr-defined]
-        return client_metrics(evaluator, module, own, data, client, round.number, self.samples, server.client.batch_size)
+        return client_metrics(
+            evaluator, module, own, data, client, round.number, self.samples, server.client.batch_size
+        )
 
 
 def evaluate_clients(

@@ -29,12 +29,17 @@ def write_app(output: Path, name: str, config: str, num_clients: int | None) -> 
     (package / f"{name}.yaml").write_text(config)
     for side in ("server", "client"):
         (package / f"{side}.py").write_text(
-            f"from fl_lightning.flower.apps import {side}_app\n\n"
-            f'app = {side}_app(__file__, "{name}.yaml")\n'
+            f'from fl_lightning.flower.apps import {side}_app\n\napp = {side}_app(__file__, "{name}.yaml")\n'
         )
     (output / "pyproject.toml").write_text(_project(name))
     templates = files("fl_lightning.flower") / "templates"
-    values = {"name": name, "version": __version__, "clients": str(num_clients or "K"), "package": _PACKAGE, "folder": output.name}
+    values = {
+        "name": name,
+        "version": __version__,
+        "clients": str(num_clients or "K"),
+        "package": _PACKAGE,
+        "folder": output.name,
+    }
     for template in ("README.md", "nginx.conf", "node.yaml"):
         text = (templates / template).read_text()
         for key, value in values.items():

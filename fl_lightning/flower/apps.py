@@ -31,7 +31,6 @@ def server_app(file: str, config: str) -> ServerApp:
     """
     app = ServerApp()
 
-    @app.main()
     def main(grid: Grid, context: Context) -> None:
         from fl_lightning.flower.cli import run_server
 
@@ -39,6 +38,7 @@ def server_app(file: str, config: str) -> ServerApp:
         sys.path.insert(0, str(path.parent.parent))
         run_server(str(path), str(context.run_config.get("options", "")), GridPost(grid))
 
+    app.main()(main)
     return app
 
 
@@ -65,7 +65,9 @@ def ask_worker(packet: Packet, config: Path, node_config: dict[str, Any]) -> Pac
         "text": config.read_text(),
         "app": str(config.parent.parent),
         "node_config": node_config,
-        "node_folder": str(Path(node_config.get("folder", f"fl_lightning_node_{node_config.get('partition-id')}")).resolve()),
+        "node_folder": str(
+            Path(node_config.get("folder", f"fl_lightning_node_{node_config.get('partition-id')}")).resolve()
+        ),
         "supernode": os.getppid(),
         "folder": str(folder.path),
     }
@@ -76,7 +78,9 @@ def ask_worker(packet: Packet, config: Path, node_config: dict[str, Any]) -> Pac
     except WorkerFailedError as error:
         return Packet({"error": str(error), "layouts": {}})
     if reply is None:
-        return Packet({"error": "its worker ended while it trained: see worker.log in the node's folder", "layouts": {}})
+        return Packet(
+            {"error": "its worker ended while it trained: see worker.log in the node's folder", "layouts": {}}
+        )
     return reply
 
 

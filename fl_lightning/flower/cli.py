@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_lightning import __version__
-from fl_lightning._lightning.names import Trainer
+from fl_lightning._lightning.names import Callback, Trainer
 from fl_lightning._lightning.quiet import silence_irrelevant_messages
 from fl_lightning.callbacks import FederatedServer
 from fl_lightning.cli.app import FederatedCLI
@@ -50,7 +50,8 @@ class ServerCLI(FederatedCLI):
         num_clients = settings.num_clients or getattr(data.partition, "num_clients", None)
         if num_clients is None:
             raise MisconfigurationError("how many clients there are is not known: set federation.num_clients")
-        server = next(callback for callback in self.trainer.callbacks if isinstance(callback, FederatedServer))
+        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        server = next(callback for callback in callbacks if isinstance(callback, FederatedServer))
         identity = {
             "version": __version__,
             "settings": common_settings(self.dump()),
@@ -62,7 +63,7 @@ class ServerCLI(FederatedCLI):
         same_shapes = getattr(server.aggregator, "max_width", None) is None
         training = RemoteTraining(self._post, roll, server.client, settings, same_shapes)
         server.training = training
-        self.trainer.callbacks.append(WireTraffic(training))
+        callbacks.append(WireTraffic(training))
 
 
 class NodeCLI(FederatedCLI):

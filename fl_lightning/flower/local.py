@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.flower.node_folder import is_alive
 
 #: how long a process may take to end after it was asked to, in seconds
 _GRACE = 10.0
@@ -42,8 +43,7 @@ def _run(app: Path, nodes: int, home: Path, processes: "_Processes") -> int:
     port, *node_ports = _free_ports(nodes + 1)
     address = f"127.0.0.1:{port}"
     (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "{_CONNECTION}"\n\n'
-        f'[superlink.{_CONNECTION}]\naddress = "{address}"\ninsecure = true\n'
+        f'[superlink]\ndefault = "{_CONNECTION}"\n\n[superlink.{_CONNECTION}]\naddress = "{address}"\ninsecure = true\n'
     )
     link = ["flower-superlink", "--insecure", "--port", str(port), "--disable-runtime-dependency-installation"]
     processes.start("superlink", link)
@@ -106,7 +106,7 @@ class _Processes:
                 time.sleep(0.05)
             _signal_group(process.pid, signal.SIGKILL)
             process.wait()
-        while any(map(_is_alive, workers)) and time.monotonic() < end:  # they notice that their SuperNode has ended
+        while any(map(is_alive, workers)) and time.monotonic() < end:  # they notice that their SuperNode has ended
             time.sleep(0.1)
         for worker in workers:
             _signal_group(worker, signal.SIGKILL)
@@ -146,21 +146,15 @@ def check_installed() -> None:
     """Raise an error if Flower is not installed."""
     folder = str(Path(sys.executable).parent)
     if shutil.which("flower-superlink", path=folder) is None and shutil.which("flower-superlink") is None:
-        raise MisconfigurationError("Flower is not installed: pip install 'fl_lightning[flower]' (Python 3.11 or later)")
+        raise MisconfigurationError(
+            "Flower is not installed: pip install 'fl_lightning[flower]' (Python 3.11 or later)"
+        )
 
 
 def _workers(home: Path) -> list[int]:
     """Return the processes of the nodes' workers."""
     files = home.glob("fl_lightning_*/process")
     return [int(file.read_text()) for file in files if file.read_text().isdigit()]
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

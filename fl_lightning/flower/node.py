@@ -246,10 +246,7 @@ class Node(RoundRunner):
             return {**request.personal, **aggregator.personal_state(client)}
 
         sent = request.round
-        round = Round(
-            sent.number, sent.num_rounds, sent.seed, sent.start, sent.broadcast, personal, sent.evaluations
-        )
+        round = Round(sent.number, sent.num_rounds, sent.seed, sent.start, sent.broadcast, personal, sent.evaluations)
         aggregator.begin_round(module, round)
         aggregator.round = round
         return round
-

@@ -6,6 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+def is_alive(process: int) -> bool:
+    """Return whether a process runs. One that has ended may be listed until its parent takes note."""
+    if Path("/proc/self/stat").is_file():
+        try:
+            status = Path(f"/proc/{process}/stat").read_text()
+        except OSError:
+            return False
+        return status.rpartition(")")[2].split()[0] != "Z"
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 @dataclass(frozen=True)
 class WorkerFolder:
     """The folder of a worker. Only its owner can look into it.

@@ -3,12 +3,27 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 #: the length of a header and the lengths in it are sent as this many bytes
 _LENGTH = 8
 #: A note that is longer than this is not read: it would come from something else than this package.
 _MAX_HEADER = 64_000_000
+
+
+class Stream(Protocol):
+    """What packets are written to and read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """Read this many bytes, or fewer at the end."""
+        ...
+
+    def write(self, data: bytes, /) -> int:
+        """Write bytes."""
+        ...
+
+    def flush(self) -> None:
+        """Pass on what was written."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +44,7 @@ class Packet:
         return len(json.dumps(self.note)) + sum(map(len, self.groups.values()))
 
 
-def write_packet(stream: BinaryIO, packet: Packet) -> None:
+def write_packet(stream: Stream, packet: Packet) -> None:
     """Write a packet to a stream, such as a socket's."""
     lengths = [[name, len(data)] for name, data in packet.groups.items()]
     header = json.dumps({"note": packet.note, "groups": lengths}).encode()
@@ -39,7 +54,7 @@ def write_packet(stream: BinaryIO, packet: Packet) -> None:
     stream.flush()
 
 
-def read_packet(stream: BinaryIO) -> Packet | None:
+def read_packet(stream: Stream) -> Packet | None:
     """Read a packet from a stream; None if the stream ended before the packet was complete."""
     length = int.from_bytes(_read(stream, _LENGTH) or b"", "big")
     if not 0 < length <= _MAX_HEADER:
@@ -57,6 +72,6 @@ def read_packet(stream: BinaryIO) -> Packet | None:
     return Packet(described["note"], groups)
 
 
-def _read(stream: BinaryIO, size: int) -> bytes | None:
+def _read(stream: Stream, size: int) -> bytes | None:
     data = stream.read(size)
     return data if len(data) == size else None

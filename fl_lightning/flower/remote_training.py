@@ -110,7 +110,7 @@ class RemoteTraining(CohortTraining):
             node, number = messages[client]
             answer = self._wait_for(number, end)
             if isinstance(answer, Undelivered):
-                self._roll.undelivered(node, answer)
+                self._roll.lose(node)
                 yield _absent(client, round, answer.reason)
             else:
                 yield self._read(answer, client, round)

@@ -8,7 +8,7 @@ from typing import Any
 from fl_lightning._lightning.names import rank_zero_info, rank_zero_warn
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.flower.packet import Packet
-from fl_lightning.flower.post import Post, Undelivered
+from fl_lightning.flower.post import Post
 
 #: how many seconds a node may take to answer the roll call; a node imports Lightning and loads its data first
 _GREETING = 180.0
@@ -70,8 +70,8 @@ class Roll:
                 numbers = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
                 reasons = "".join(f"; {reason}" for reason in self._refused.values())
                 raise MisconfigurationError(
-                    f"after {seconds:g} s, {len(missing)} of {self.num_clients} clients are missing ({numbers}){reasons}:"
-                    " start their nodes, or set federation.num_clients"
+                    f"after {seconds:g} s, {len(missing)} of {self.num_clients} clients are missing ({numbers})"
+                    f"{reasons}: start their nodes, or set federation.num_clients"
                 )
             time.sleep(_PAUSE)
 
@@ -177,6 +177,6 @@ class Roll:
         self.clients = {client: present for client, present in self.clients.items() if present.node != node}
         self._models.pop(node, None)
 
-    def undelivered(self, node: int, answer: Undelivered) -> None:
+    def lose(self, node: int) -> None:
         """Forget a node that did not answer; it is greeted again before the next round, if it is connected."""
         self._forget(node)

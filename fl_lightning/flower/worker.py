@@ -9,10 +9,12 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from fl_lightning.flower.node_folder import WorkerFolder
-from fl_lightning.flower.packet import Packet, read_packet, write_packet
+from fl_lightning.flower.node_folder import WorkerFolder, is_alive
+from fl_lightning.flower.packet import Packet, Stream, read_packet, write_packet
 
 #: how often the worker looks whether its SuperNode is still there, in seconds
 _LOOK = 0.5
@@ -33,7 +35,7 @@ def main() -> None:
         folder.socket.unlink(missing_ok=True)
 
 
-def _work(folder: WorkerFolder, task: dict) -> None:
+def _work(folder: WorkerFolder, task: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     sys.path.insert(0, task["app"])
     sys.argv = ["fl-lightning"]
@@ -43,20 +45,20 @@ def _work(folder: WorkerFolder, task: dict) -> None:
     arguments = node_arguments(task["config"], task["node_config"])
     import_named_classes(arguments)
 
-    def serve(answer) -> None:  # type: ignore[no-untyped-def]
+    def serve(answer: Callable[[Packet], Packet]) -> None:
         logging.info("ready")
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(folder.socket))
             folder.socket.chmod(0o600)
             listener.listen()
             listener.settimeout(_LOOK)
-            while _is_alive(task["supernode"]):
+            while is_alive(task["supernode"]):
                 try:
                     connection, _ = listener.accept()
                 except TimeoutError:
                     continue
                 with connection, connection.makefile("rwb") as stream:
-                    packet = read_packet(stream)  # type: ignore[arg-type]
+                    packet = read_packet(stream)
                     if packet is None:
                         continue
                     if packet.note.get("stop"):
@@ -66,25 +68,11 @@ def _work(folder: WorkerFolder, task: dict) -> None:
     NodeCLI(arguments, task["node_config"], Path(task["node_folder"]), serve)
 
 
-def _reply(stream, packet: Packet) -> None:  # type: ignore[no-untyped-def]
+def _reply(stream: Stream, packet: Packet) -> None:
     try:
         write_packet(stream, packet)
     except OSError:
         logging.warning("nobody waits for the answer any more")
-
-
-def _is_alive(process: int) -> bool:
-    """Return whether a process runs. One that has ended may be listed until its parent takes note."""
-    status = Path(f"/proc/{process}/stat")
-    if status.is_file():
-        return status.read_text().rpartition(")")[2].split()[0] != "Z"
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return not Path("/proc/self").exists()
 
 
 if __name__ == "__main__":

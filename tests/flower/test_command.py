@@ -1,9 +1,9 @@
 """``fl-lightning flower``: the app that it writes, and mistakes."""
 
 import ast
-import tomllib
 
 import pytest
+import tomllib
 import yaml
 
 from fl_lightning import __version__

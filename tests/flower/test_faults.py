@@ -227,8 +227,8 @@ def test_a_node_that_does_not_fit_is_refused_by_name(name, federation):
 
 def test_a_node_with_another_model_is_refused_by_name(federation):
     introduced(federation, 2, model={"layers.0.weight": ["float32", [9, 6]]})
+    watcher = Participants()
     with pytest.warns(UserWarning, match=r"node 2 is refused: its model differs: layers.0.weight is float32 \[9, 6\]"):
-        watcher = Participants()
         federation.run(rounds=1, callbacks=[watcher])
     assert watcher.took_part == [[0, 1]]
 
