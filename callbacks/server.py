@@ -24,7 +24,7 @@ from fl_lightning._lightning.tensorboard import mark_restart, tensorboard_logger
 from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Federation, Weighting
 from fl_lightning.aggregation.base import weight_of
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
-from fl_lightning.callbacks.run.lost_clients import LostClients
+from fl_lightning.callbacks.run.lost_clients import LostClients, run_folder
 from fl_lightning.callbacks.run.monitors import explain_client_metrics, remove_learning_rate_monitor
 from fl_lightning.callbacks.run.preparation import (
     adapt_callbacks,
@@ -106,6 +106,8 @@ class FederatedServer(RoundRunner):
         self.store.load_state_dict(ClientStore().state_dict())
         #: the state from which the clients continue, if it is not the served model
         self._clients_state: StateDict | None = None
+        #: the served model, while a round is under way in which the module holds another one
+        self._served_state: StateDict | None = None
         self._evaluations = Evaluations()
         self._bytes = {"up": 0, "down": 0}
         self._validated_round: int | None = None
@@ -175,6 +177,9 @@ class FederatedServer(RoundRunner):
             self.store,
             max_batches=int(trainer.fast_dev_run) or None,  # type: ignore[attr-defined]
         )
+        #: where tracebacks of clients are kept, if the run keeps any files
+        self._folder = run_folder(trainer)
+        self._check_cohort(data)
         gc.freeze()  # existing objects stay, so the collector can skip them when it frees the clients' Trainers
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -204,13 +209,15 @@ class FederatedServer(RoundRunner):
         # Waiting for a GPU once per client is the price of dropping a client before anything has seen its update.
         wait = self.client.on_error == "drop" or pl_module.device.type == "cpu"
         is_unsound = SoundnessCheck(self.aggregator.layout, round.start, wait)
-        lost = LostClients(round.number, self.client.on_error, self.min_clients)
+        lost = LostClients(round.number, self.client.on_error, self.min_clients, self._folder)
 
         for watcher in watchers:
             watcher.on_round_start(trainer, pl_module, round, clients)
         for sent in self.training.train_cohort(clients, round):
             update = self._receive(sent, round, is_unsound)
             if isinstance(update, LostClient):
+                for watcher in watchers:
+                    watcher.on_client_lost(trainer, pl_module, round, update)
                 tally.lose(update, self._downloads.size(update.client))
                 if lost.add(update):
                     break
@@ -223,10 +230,8 @@ class FederatedServer(RoundRunner):
                 self.store.stage(writer, update.client, values)
             tally.add(update, weight, self._downloads.size(update.client))
         totals = tally.read(is_unsound.num_doubts())
-        for update in is_unsound.confirmed_doubts() if totals.failed else ():
-            lost.add(update)
-        lost.decide(totals.clients, totals.lost, totals.failed, pl_module.device)
-        self.store.commit()  # from here on, no client of the round can fail
+        lost.decide(totals, is_unsound, pl_module.device)  # after this, no client of the round can fail
+        self.store.commit()
         self.store.exchange(pl_module.device)
         self.aggregator.reduce()
         aggregate = self.aggregator.finish_round()
@@ -235,12 +240,12 @@ class FederatedServer(RoundRunner):
         for watcher in watchers:
             watcher.on_round_end(trainer, pl_module, round, aggregate)
 
-        values = totals.values(self._bytes)
+        logged = totals.values(self._bytes)
         if totals.lost or self.client.loses_clients:
-            values["round/dropped"] = float(totals.lost)
-        log_round(trainer, {**values, **aggregate.metrics})
-        if "train/loss" in values:
-            loss = torch.tensor(values["train/loss"])  # stays on the host, from which the progress bar reads it
+            logged["round/dropped"] = float(totals.lost)
+        log_round(trainer, {**logged, **aggregate.metrics})
+        if "train/loss" in logged:
+            loss = torch.tensor(logged["train/loss"])  # stays on the host, from which the progress bar reads it
             pl_module.log("train/loss", loss, logger=False, prog_bar=True, batch_size=1)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -257,7 +262,7 @@ class FederatedServer(RoundRunner):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep callbacks that run after this from recording an earlier round's score, or from missing a metric.
 
-        Those that monitor a metric which only the clients log would raise an error without the fix.
+        A callback that monitors a metric that only clients log would otherwise raise an error that names no fix.
         """
         if self._validated_round != trainer.current_epoch:
             skip_stale_scores(trainer)
@@ -274,7 +279,11 @@ class FederatedServer(RoundRunner):
         gc.unfreeze()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Release the client model and unfreeze the garbage collector."""
+        """Return to the model of the last complete round, and release what the clients used."""
+        if self._served_state is not None:
+            assert isinstance(pl_module, FederatedModule)
+            pl_module.module.load_state_dict(self._served_state)
+            self._served_state = None
         self.training.release()
         gc.unfreeze()
 
@@ -304,6 +313,7 @@ class FederatedServer(RoundRunner):
     def _begin_round(self, pl_module: FederatedModule) -> Round:
         trainer, module = pl_module.trainer, pl_module.module
         if self._clients_state is not None:
+            self._served_state = snapshot(module)
             module.load_state_dict(self._clients_state)
         self.store.begin_round()
         round = Round(
@@ -332,6 +342,7 @@ class FederatedServer(RoundRunner):
         return is_unsound(sent) or sent
 
     def _install(self, pl_module: FederatedModule, aggregate: Aggregate) -> None:
+        self._served_state = None
         self.aggregator.resize(pl_module.module, aggregate.state)
         pl_module.move_towards(aggregate.state)
         if aggregate.served_state is aggregate.state:
@@ -342,6 +353,14 @@ class FederatedServer(RoundRunner):
         assert isinstance(module, LightningModule)
         self._clients_state = copy.deepcopy(dict(module.state_dict()))
         module.load_state_dict(aggregate.served_state)
+
+    def _check_cohort(self, data: FederatedDataModule) -> None:
+        clients = len(data.cohort(0))
+        if clients < self.min_clients:
+            raise MisconfigurationError(
+                f"min_clients={self.min_clients}, but a round has {clients} clients: set server.min_clients to"
+                f" {clients} or less, or select more clients"
+            )
 
     def _run_identity(self, trainer: Trainer) -> dict[str, Any]:
         """Return the settings that must not change when a run is resumed."""

@@ -43,7 +43,7 @@ class RoundRunner(Callback, ABC):
 
     @abstractmethod
     def assign_callbacks(self, callbacks: Sequence[Callback]) -> list[Callback]:
-        """Keep those of the module's own callbacks that run on clients, and return those that run on the server."""
+        """Keep the module's own callbacks that run on clients, and return those that run on the server."""
 
     @abstractmethod
     def resize(self, module: LightningModule, state: Mapping[str, Tensor]) -> None:
@@ -129,7 +129,7 @@ class FederatedModule(LightningModule):
             module.training = mode
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
-        """Yield the module and its layers under the module's own names; those of parameters and buffers follow."""
+        """Yield the module and its layers under the module's own names, which parameters and buffers then have too."""
         return self.module.named_modules(*args, **kwargs)
 
     def modules(self, *args: Any, **kwargs: Any) -> Iterator[nn.Module]:
@@ -160,7 +160,7 @@ class FederatedModule(LightningModule):
         self.server.run_round(self, clients)
 
     def configure_callbacks(self) -> Sequence[Callback] | Callback:
-        """Let the server prepare the Trainer, then return those of the module's own callbacks that observe rounds."""
+        """Let the server prepare the Trainer, then return the module's own callbacks that observe rounds."""
         trainer = trainer_of(self)
         if trainer is None or trainer.state.fn != "fit":
             return self.module.configure_callbacks()

@@ -35,7 +35,7 @@ class ClientEvaluation(RoundCallback):
         every_n_rounds: how often to evaluate; each time takes one validation per client.
         samples: ``validation`` evaluates on the validation data; clients then differ only in the entries that an
             algorithm keeps for each, as FedBN, FedDNA and Ditto do. ``own`` evaluates on the samples that the client
-            trains on, which shows for which clients the global model works badly.
+            trains on, which shows which clients the global model serves badly.
     """
 
     def __init__(self, every_n_rounds: int = 1, samples: Samples = "validation") -> None:

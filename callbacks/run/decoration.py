@@ -12,7 +12,7 @@ P = ParamSpec("P")
 
 
 def decoration(hook: Callable[P, None]) -> Callable[P, None]:
-    """Turn an unexpected error in a callback's hook into a warning of one line, after which the run goes on.
+    """Turn an unexpected error in a callback's hook into a one-line warning, after which the run continues.
 
     A user's mistake, Ctrl-C and SIGTERM still end the run.
     """

@@ -22,7 +22,7 @@ from fl_lightning.module import FederatedModule
 
 Scalar = int | float | str
 
-#: how many items of a collection are shown, and how deeply nested ones
+#: how many items of a collection are shown, and to which depth
 _MAX_ITEMS = 20
 _MAX_DEPTH = 3
 

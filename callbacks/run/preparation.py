@@ -109,7 +109,7 @@ def _is_users(callback: Callback, hook: str) -> bool:
 
 
 def add_round_callbacks(trainer: Trainer) -> None:
-    """Replace Lightning's default progress bar and checkpoint with ones for rounds; keep those that the user chose.
+    """Replace Lightning's progress bars and default checkpoint with ones for rounds; the user's own classes stay.
 
     TensorBoard gets a picture of the partition, a layout of its charts and the run's hyper-parameters.
     """
@@ -139,7 +139,7 @@ def order_checkpoints(trainer: Trainer) -> None:
 
 
 def adapt_callbacks(trainer: Trainer) -> None:
-    """Let Lightning's own callbacks see the user's module, and its statistics as part of the global model."""
+    """Make model summaries describe the user's module, and weight averaging include its statistics."""
     summarise(trainer, _unwrap)
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, StochasticWeightAveraging):

@@ -7,7 +7,7 @@ from fl_lightning.core.metric_names import smaller_is_better
 
 
 class StopAtTarget(EarlyStopping):
-    """Lightning's ``EarlyStopping`` at a threshold, and for no other reason.
+    """An ``EarlyStopping`` that stops at a threshold and for no other reason.
 
     A value equal to the target reaches it. Neither patience nor a value that is not finite ends the run. A run that was
     killed after its last round trains no further round when it is resumed.

@@ -22,7 +22,7 @@ def average_statistics(callback: StochasticWeightAveraging) -> None:
 
 
 def _no_batch_norm(pl_module: LightningModule) -> bool:
-    """Answer the callback's question whether BatchNorm needs another epoch."""
+    """Return False, so that the callback adds no epoch for BatchNorm."""
     return False
 
 

@@ -21,7 +21,7 @@ def describe_attributes(module: nn.Module, without: tuple[type[nn.Module], ...] 
 
     Args:
         module: the module.
-        without: kinds of layers to leave out, with all layers in them.
+        without: kinds of layers to leave out, together with all layers inside them.
     """
     found = {}
     left_out = tuple(name for name, layer in module.named_modules() if isinstance(layer, without) and name)
@@ -54,7 +54,7 @@ def _describe(value: Any) -> Any:
 
 
 class _Same:
-    """Equal to another one only if it holds the same object."""
+    """Equal to another instance only if both hold the same object."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

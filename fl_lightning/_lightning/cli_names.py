@@ -1,4 +1,4 @@
-"""Public names of LightningCLI, in the Lightning that is in use. They are apart because they import jsonargparse."""
+"""Public names of LightningCLI, in the Lightning that is in use. A separate file, because it imports jsonargparse."""
 
 from typing import TYPE_CHECKING
 

@@ -24,7 +24,7 @@ def use_plain_steps(trainer: Trainer) -> None:
 
 
 class PlainEpochLoop(_TrainingEpochLoop):
-    """Takes a step without Lightning's forty hooks, if nobody overrides them: they take as long as a small network.
+    """Skips Lightning's forty hooks in a step if nobody overrides them, because they take as long as a small network.
 
     The operations, their order and everything that is counted are the same.
     """
@@ -68,7 +68,7 @@ class PlainEpochLoop(_TrainingEpochLoop):
 
 
 def _training_step(module: LightningModule, strategy: Any, batch: Any, index: int, takes_index: bool) -> Tensor | None:
-    """Run the module's step, with the hook name set that ``self.log`` needs, and return its loss."""
+    """Run the module's step under the hook name that ``self.log`` needs, and return its loss."""
     module._current_fx_name = "training_step"
     loss = training_loss(strategy.training_step, batch, index, takes_index)
     module._current_fx_name = None

@@ -37,7 +37,7 @@ def client_copy(module: LightningModule, uncopied: list[str] | None = None) -> L
     for layer in client.modules():
         if isinstance(layer, Metric):
             layer.distributed_available_fn = never
-        vars(layer).pop("_compiled_call_impl", None)  # by layer.compile(): it would call the original
+        vars(layer).pop("_compiled_call_impl", None)  # set by layer.compile(); it would call the original
     for name in _RUN_ONCE:  # to Lightning, these look as if they were not overridden
         setattr(client, name, getattr(LightningModule, name).__get__(client))
     return client
@@ -119,5 +119,5 @@ def _new(module_class: type[LightningModule]) -> LightningModule:
 
 
 def never() -> bool:
-    """Return False: the answer to whether a metric is to be synchronised over ranks."""
+    """Return False, which tells a metric not to synchronise over ranks."""
     return False

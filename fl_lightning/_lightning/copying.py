@@ -1,7 +1,7 @@
 """Copies of a module that take memory only for what is changed afterwards.
 
 ``copy.deepcopy`` alone copies every tensor, fails on locks and open files, rejects tensors that were computed (such as
-the weight of ``torch.nn.utils.weight_norm``), and leaves functions that refer to the module with the original.
+the weight of ``torch.nn.utils.weight_norm``), and keeps functions that refer to the module bound to the original.
 """
 
 import copy

@@ -6,22 +6,17 @@ If this cannot be exact, every rank evaluates everything, and a line says why.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchmetrics import Metric
 
 from fl_lightning._lightning.client_module import never
 from fl_lightning._lightning.evaluation_results import EvaluationResults
 from fl_lightning._lightning.names import CombinedLoader, LightningModule, Trainer, rank_zero_info
-from fl_lightning._lightning.package import PACKAGE
+from fl_lightning._lightning.plain_evaluation import PlainEvaluationLoop
 from fl_lightning._lightning.sharing import hook_that_sees_batches, metric_without_exact_sum
 from fl_lightning._lightning.trial import try_step
 from fl_lightning.core.distributed import gather_objects
-
-if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
-    from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
-else:
-    from pytorch_lightning.loops.evaluation_loop import _EvaluationLoop
 
 
 @dataclass
@@ -41,16 +36,17 @@ class Sharing:
 
 
 def share_evaluation(trainer: Trainer, sharing: Sharing) -> None:
-    """Let ranks share the batches of validation and test. For a single process, only logging becomes faster."""
+    """Let ranks share the batches of validation and test. For a single process, only hooks and logs become faster."""
     for loop in (trainer.fit_loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop):
         loop._results = EvaluationResults(training=False)
+        loop.__class__ = PlainEvaluationLoop
         if trainer.world_size > 1:
             loop.__class__ = SharedEvaluationLoop
             assert isinstance(loop, SharedEvaluationLoop)
             loop.sharing = sharing
 
 
-class SharedEvaluationLoop(_EvaluationLoop):
+class SharedEvaluationLoop(PlainEvaluationLoop):
     """An evaluation loop in which each rank evaluates every n-th batch, if the results can be exact."""
 
     sharing: Sharing

@@ -91,7 +91,7 @@ class EvaluationResults(_ResultCollection):
 class _PlacedResult(_ResultMetric):
     """A logged value that does not search itself for tensors to move if it is on the device already.
 
-    Lightning does this in every call of ``self.log``. For a small network, it takes longer than the rest of the step.
+    Lightning searches in every call of ``self.log``, which takes longer than the rest of a small network's step.
     """
 
     def to(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Letting a client's Trainer go on where the rounds before it ended."""
+"""Letting a client's Trainer continue where the previous rounds ended."""
 
 import copy
 import math
@@ -37,7 +37,7 @@ class Past:
         end: number of epochs when the round is over.
         validation: returns what validation had shown when an epoch was over.
         schedulers: where the schedulers of earlier clients were after some number of epochs, by batches per epoch.
-            Going on from there saves time.
+            Continuing from there saves time.
     """
 
     epochs: int
@@ -47,16 +47,16 @@ class Past:
 
 
 def steps_per_epoch(trainer: Trainer) -> int:
-    """Return how many optimiser steps an epoch takes, if with manual optimisation each optimiser steps once per batch.
+    """Return how many optimiser steps an epoch takes, which Lightning counts in ``global_step``.
 
-    Lightning counts them in ``global_step``.
+    With manual optimisation, each optimiser is assumed to step once per batch.
     """
     optimizers = 1 if trainer.lightning_module.automatic_optimization else len(trainer.optimizers)
     return math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches) * optimizers
 
 
 def go_on(trainer: Trainer, past: Past) -> None:
-    """Set a Trainer's epoch, step and schedulers to where its past ends. The optimisers have just been set up.
+    """Set a Trainer's epoch, step and schedulers to where its past ends. Call it once the optimisers are set up.
 
     Schedulers are stepped as Lightning would have stepped them, because a state that was computed in another way would
     not be the same to the last bit.

@@ -1,4 +1,4 @@
-"""Keeping Lightning from announcing every client's Trainer, and what is irrelevant to a federation."""
+"""Hiding Lightning's announcements of every client's Trainer, and messages that are irrelevant to a federation."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""What keeps ranks from sharing the batches of an evaluation, as far as it can be seen without running a step."""
+"""What keeps ranks from sharing the batches of an evaluation, as far as this is visible without running a step."""
 
 from collections.abc import Sequence
 from inspect import signature

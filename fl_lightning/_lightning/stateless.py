@@ -19,7 +19,7 @@ class NeedsTrainerError(Exception):
 
 
 def stateless_copy(module: LightningModule) -> LightningModule:
-    """Copy a module in training mode. The copy ignores ``self.log`` and refuses to read anything of a Trainer."""
+    """Copy a module in training mode. The copy ignores ``self.log`` and refuses access to a Trainer."""
     copy = client_copy(module)
     copy.train()
     copy.log = copy.log_dict = _ignore  # type: ignore[method-assign]
@@ -28,7 +28,7 @@ def stateless_copy(module: LightningModule) -> LightningModule:
 
 
 def configured_optimizers(module: LightningModule) -> tuple[list[Optimizer], list[Any]]:
-    """Return what ``configure_optimizers`` returns, in whatever form: optimisers, and configs of schedulers."""
+    """Return the optimisers and scheduler configs of ``configure_optimizers``, in whatever form it returns them."""
     core = importlib.import_module(f"{PACKAGE}.core.optimizer")
     optimizers, schedulers, monitor = core._configure_optimizers(module.configure_optimizers())
     return optimizers, core._configure_schedulers_automatic_opt(schedulers, monitor)

@@ -78,7 +78,7 @@ class _Batches:
 
 
 class _WatchingStrategy(ClientStrategy):
-    """Watches what a step does besides logging. To the module, the run looks distributed, as it is."""
+    """Watches what a step does besides logging. The module sees the rank and world size of the run."""
 
     def __init__(self, trainer: Trainer, module: LightningModule) -> None:
         super().__init__(module.device)

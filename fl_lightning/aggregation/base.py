@@ -6,7 +6,7 @@ An aggregator is called in this order, once per round::
 
 ``reduce`` combines what the ranks of a distributed run received, so that every rank then computes the same result.
 Streaming aggregators keep only sums, so their memory does not grow with the number of clients. Split aggregators keep
-the updates of the round, each rank those of its own clients. Gathered aggregators have all of them on every rank.
+the updates of the round; each rank keeps those of its own clients. Gathered aggregators have all of them on every rank.
 """
 
 from abc import ABC, abstractmethod
@@ -76,14 +76,14 @@ class Aggregate:
 
 
 class Aggregator(ABC):
-    """Base of all aggregators. Derive from :class:`StreamingAggregator`, :class:`SplitAggregator` or
+    """Base class of all aggregators. Derive from :class:`StreamingAggregator`, :class:`SplitAggregator` or
     :class:`GatheredAggregator`.
 
     Attributes:
         federation: the run that the aggregator is part of; None outside a Trainer.
         round: the current round.
         layout: where each tensor of the model's state is in the flat vectors. In a run it does not change, so that
-            vectors of different rounds fit; a parameter that is unfrozen later stays in ``layout.rest``.
+            vectors of different rounds are compatible; a parameter that is unfrozen later stays in ``layout.rest``.
         start_state: the global state that the clients of this round started from.
     """
 
@@ -287,7 +287,7 @@ class SplitAggregator(Aggregator):
     """Keeps the updates of the round until it ends; in a distributed run, each rank keeps those of its own clients.
 
     The ranks exchange sums over the clients (:meth:`sum_over_clients`, :meth:`mean_of`) and a few numbers per client
-    (:meth:`rows_of_all`), which do not grow with the size of the updates times the number of clients.
+    (:meth:`rows_of_all`), which is far less than all updates.
 
     Attributes:
         received: the updates of this rank's clients, sorted by client number.
@@ -325,7 +325,7 @@ class SplitAggregator(Aggregator):
         return self.sizes / self.sizes.sum()
 
     def own(self, values: Tensor) -> Tensor:
-        """Return those rows of ``values``, which has one row per client of the round, that belong to ``received``."""
+        """Return the rows of ``values`` (one per client of the round) that belong to ``received``."""
         return values[self._positions()] if self._is_split else values
 
     def rows_of_all(self, rows: Sequence[Tensor], width: int) -> Tensor:

@@ -53,7 +53,7 @@ class ChangedEntries:
                 self._sums[name].add_(_as_real(value.detach()), alpha=weight)
 
     def reduce(self) -> None:
-        """Combine what the ranks of a distributed run received; each may have seen other entries change."""
+        """Combine what the ranks of a distributed run received; each may have seen different entries change."""
         if not self._names or not is_distributed():
             return
         device = self._start[self._names[0]].device
@@ -85,7 +85,7 @@ class ChangedEntries:
         return (torch.view_as_complex(mean) if start.is_complex() else mean).to(start.dtype)
 
     def _nothing(self, start: Tensor) -> Tensor:
-        """Return what no client at all adds up to."""
+        """Return the value of a sum before any client is added."""
         if _is_integer(start):
             return torch.full_like(start, torch.iinfo(start.dtype).min)
         return torch.zeros_like(_as_real(start), dtype=self._dtype)

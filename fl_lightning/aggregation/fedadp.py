@@ -89,7 +89,7 @@ class FedAdp(SplitAggregator):
         self._history = dict(zip(clients, zip(sums, rounds, strict=True), strict=True))
 
     def _updates(self) -> Iterator[Tensor]:
-        """Yield the Δ_k of this rank's clients in memory that is reused, because allocating it costs more than sums."""
+        """Yield the Δ_k of this rank's clients in reused memory, because allocating it costs more than summing."""
         update = torch.empty_like(self.start.parameters)
         for item in self.received:
             yield update.copy_(item.state.parameters).sub_(self.start.parameters)

@@ -10,7 +10,7 @@ from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
 class FedAvg(StreamingAggregator):
     """The clients' weighted mean becomes the global model: w ← Σ p_k w_k.
 
-    With a server optimiser it becomes FedAvgM, FedAdam, FedYogi and so on: see ``FederatedServer(optimizer=...)``.
+    With a server optimiser it becomes FedAvgM, FedAdam, FedAdagrad and so on: see ``FederatedServer(optimizer=...)``.
     """
 
     def finish_round(self) -> Aggregate:

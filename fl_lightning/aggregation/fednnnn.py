@@ -72,7 +72,7 @@ class FedNNNN(_TwoModels):
         if beta <= 0:
             raise MisconfigurationError(f"beta={beta}, but it is the length of a step: set it above 0")
         if granularity not in ("model", "layer"):
-            raise MisconfigurationError(f"granularity={granularity!r} is not one of model, layer")
+            raise MisconfigurationError(f"granularity={granularity!r}: set granularity to model or layer")
         self.beta = beta
         self.granularity = granularity
 

@@ -23,7 +23,7 @@ _LAYERS_WITH_NODES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class FedAvgLastFC(SplitAggregator):
-    """FedAvg, except that unit c of the last fully connected layer is averaged by samples of class c (algorithm 2).
+    """FedAvg, except that unit c of the last linear layer weights clients by their samples of class c (algorithm 2).
 
     Clients must report their class counts. If no client of the round holds a class, its unit is averaged with p_k.
 

@@ -122,12 +122,12 @@ class FederatedCLI(ExtensibleCLI):
         return super().instantiate_trainer(**self._trainer_arguments, **kwargs)
 
     def fit(self, **kwargs: Any) -> None:
-        """Run ``Trainer.fit``. A run that ends before its first round leaves no folder behind."""
+        """Run ``Trainer.fit``. A run that ends before its first round leaves only tracebacks of clients behind."""
         try:
             self.trainer.fit(**kwargs)
         except BaseException:
             if self._folder is not None and kwargs.get("ckpt_path") is None and self.trainer.global_step == 0:
-                shutil.rmtree(self._folder, ignore_errors=True)
+                _remove_run(RunFolder(self._folder))
             raise
 
     def partition(self) -> None:
@@ -174,6 +174,17 @@ class FederatedCLI(ExtensibleCLI):
         if ckpt_path is not None:
             check_checkpoint(ckpt_path)
         return ckpt_path
+
+
+def _remove_run(folder: RunFolder) -> None:
+    """Remove the folder of a run, but keep the tracebacks of its clients."""
+    for path in folder.path.glob("*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path != folder.client_errors:
+            path.unlink(missing_ok=True)
+    if not folder.client_errors.exists():
+        shutil.rmtree(folder.path, ignore_errors=True)
 
 
 class _Parser(CommandParser):

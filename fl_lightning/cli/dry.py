@@ -33,7 +33,7 @@ class FewClients(Selection):
 
     Args:
         selection: the other selection; by default, all clients.
-        limit: how many clients take part at most.
+        limit: maximum number of clients that take part.
     """
 
     def __init__(self, selection: Selection | None = None, limit: int = _CLIENTS) -> None:
@@ -98,7 +98,7 @@ def _shortened(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class _ForkedProcess:
-    """A forked process with the interface of ``subprocess.Popen``. A new one would import Lightning for seconds."""
+    """A forked process with the interface of ``subprocess.Popen``. A new one would need seconds to import Lightning."""
 
     def __init__(self, arguments: Sequence[str], threads: int, log: IO[bytes]) -> None:
         self._process = multiprocessing.get_context("fork").Process(target=_fit, args=(arguments, threads, log))

@@ -16,7 +16,7 @@ _TITLES = {
     "trainer": "trainer (the server's Trainer, whose epochs are rounds)",
 }
 _NOTES = """\
-A class is given by its name, its arguments after a dot:
+A class is given by its name, and its arguments follow a dot:
   --data.partition IID --data.partition.num_clients 10
 To see what a class accepts:        --data.partition.help IID
 To add an entry to a list:          --trainer.callbacks+ EarlyStopping
@@ -26,7 +26,7 @@ All about the Trainer's options:    https://lightning.ai/docs/pytorch/stable/com
 _TEXTS = {
     "config": "a config in YAML; later ones override earlier ones",
     "print_config": "print the configuration and exit; =skip_default leaves out the defaults",
-    "seed_everything": "seed of the run; true draws one",
+    "seed_everything": "seed of the run; true draws a random one",
     "model": "its class",
     "ckpt_path": "a checkpoint, or last for the newest run with the same settings",
     "weights_only": "whether to refuse checkpoints with anything but tensors and plain values",

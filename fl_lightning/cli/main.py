@@ -7,14 +7,15 @@ from fl_lightning import __version__
 from fl_lightning.cli.commands import COMMANDS, STANDALONE_COMMANDS
 from fl_lightning.cli.errors import shorten_parser_error
 from fl_lightning.cli.named_classes import import_named_classes
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.errors import MisconfigurationError, RoundFailedError
 from fl_lightning.core.memory import reuse_freed_memory
 
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line.
 
-    A user's mistake is printed in one line. The exit code is 2 after a mistake, 130 after Ctrl-C, 143 after SIGTERM.
+    A user's mistake and a client's failure are printed in one line. The exit code is 2 after a mistake, 1 after a
+    failure, 130 after Ctrl-C, 143 after SIGTERM.
 
     Args:
         args: the arguments; by default those of the process.
@@ -56,13 +57,16 @@ def _run_federated_cli(args: list[str] | None) -> None:
     if args is None:  # the process belongs to the command
         reuse_freed_memory()
     import_named_classes(sys.argv[1:] if args is None else args)
-    from fl_lightning._lightning.names import SIGTERMException
+    from fl_lightning._lightning.names import SIGTERMException, rank_zero_only
     from fl_lightning._lightning.quiet import silence_irrelevant_messages
     from fl_lightning.cli.app import FederatedCLI
 
     silence_irrelevant_messages()
     try:
         FederatedCLI(args)
+    except RoundFailedError as error:  # of all ranks, the first prints it
+        rank_zero_only(print)(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
     except SIGTERMException:
         _explain_resume("Terminated")
         sys.exit(143)

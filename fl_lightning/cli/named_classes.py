@@ -32,7 +32,7 @@ def import_named_classes(args: Sequence[str]) -> None:
 
 
 def named_modules(args: Sequence[str]) -> list[str]:
-    """Return the modules of the classes in the options and in the files that they name, in the order of importance.
+    """Return the modules of the classes in the options and in the files that they name, most important first.
 
     The model's own class comes first, then its parts, then all others. Of several models, the last one comes first,
     because later options override earlier ones.
@@ -87,7 +87,7 @@ class _Reader:
             value: a part of a config.
             key: its key.
             folder: files in the value are relative to it.
-            seen: parts that are skipped, because aliases may nest them without end.
+            seen: parts that were visited before and are skipped, because YAML aliases may nest a part in itself.
         """
         if isinstance(value, dict | list) and id(value) not in seen:
             seen.add(id(value))

@@ -58,6 +58,7 @@ class ClientCallback(Callback):
     round: Round
     local_training: "LocalTraining"
     memory: StateDict
+    _frozen: Sequence[tuple[nn.Parameter, Tensor]] = ()
 
     def frozen(self, module: nn.Module) -> Collection[str]:
         """Return the names of the parameters that clients do not train in this round. Called before all other hooks."""
@@ -75,9 +76,9 @@ class ClientCallback(Callback):
         return {}
 
     def on_gradients(self, gradients: StateDict, parameters: StateDict, own: StateDict) -> StateDict:
-        """Return the gradients of a step, before clipping; those that are left out stay as they are.
+        """Return the gradients of a step, before clipping. Gradients that are left out stay as they are.
 
-        With vectorised training, this is called once for all clients, by ``torch.vmap``. So it computes new tensors
+        With vectorised training, this is called once for all clients, by ``torch.vmap``. So it must compute new tensors
         from its arguments, from the round and from the constructor's arguments, and from nothing else.
 
         Args:
@@ -97,15 +98,14 @@ class ClientCallback(Callback):
         """Return the entries in which the client's own model differs from the global one, for ``ClientEvaluation``."""
         return {}
 
-    # Lightning's hooks, with which a Trainer calls those above.
+    # Lightning's hooks, through which a Trainer calls the hooks above.
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Freeze parameters before the optimiser is made, so that it can be given only trainable ones."""
-        self._frozen: list[tuple[nn.Parameter, Tensor]] = []
-        for name in self.frozen(pl_module):
-            parameter = pl_module.get_parameter(name)
+        parameters = [pl_module.get_parameter(name) for name in self.frozen(pl_module)]
+        self._frozen = [(parameter, parameter.detach().clone()) for parameter in parameters]
+        for parameter in parameters:
             parameter.requires_grad_(False)
-            self._frozen.append((parameter, parameter.detach().clone()))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Call :meth:`on_client_start` and collect the client's own tensors."""
@@ -142,7 +142,7 @@ class ClientCallback(Callback):
     def _unfreeze(self) -> None:
         for parameter, _ in self._frozen:
             parameter.requires_grad_(True)
-        self._frozen.clear()
+        self._frozen = ()
 
 
 def overrides(callback: ClientCallback, hook: str) -> bool:

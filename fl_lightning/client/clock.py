@@ -1,6 +1,6 @@
-"""A client's time: whether its epoch, step and schedulers begin again in every round or go on over the run."""
+"""A client's time: whether its epoch, step and schedulers restart in every round or continue over the run."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from types import CodeType, FunctionType
 from typing import Any, Literal
@@ -22,10 +22,15 @@ Clock = Literal["round", "run"]
 _ON_SERVER = ("validation", "test", "predict", "on_validation", "on_test", "on_predict", "on_save", "on_load")
 
 
-def check_clock(clock: str, flags: dict[str, Any]) -> None:
-    """Reject an unknown clock, and flags of the client's Trainer that do not go with it."""
+def check_clock(clock: str, epochs: int | Sequence[int], flags: dict[str, Any]) -> None:
+    """Reject an unknown clock, and epochs or flags of the client's Trainer that do not go with it."""
     if clock not in ("round", "run"):
         raise MisconfigurationError(f"clock={clock!r}: set client.clock to round or run")
+    if clock == "run" and not isinstance(epochs, int):
+        raise MisconfigurationError(
+            f"epochs={epochs} with clock=run, which counts the same epochs for every client: set client.epochs to a"
+            " number, or client.clock to round"
+        )
     limit = next((name for name in ("max_steps", "fast_dev_run") if flags.get(name) not in (None, -1, False)), None)
     if clock == "run" and limit is not None:
         raise MisconfigurationError(
@@ -37,7 +42,7 @@ def check_clock(clock: str, flags: dict[str, Any]) -> None:
 class ClientClock:
     """Sets a Trainer's epoch, step and schedulers to where its client starts a round.
 
-    With ``run``, a client stands where it would stand if it had taken part in every round so far. This is the run's
+    With ``run``, a client starts where it would be if it had taken part in every round so far. This is the run's
     past, not the client's own: a function of the round's number. So all clients of a round anneal alike, however often
     each of them was selected, a schedule over the run ends with the run, and nothing has to be remembered.
 
@@ -90,14 +95,14 @@ class ClientClock:
             if schedulers and not module.automatic_optimization:
                 raise MisconfigurationError(
                     f"clock=run, but {type(module).__name__} steps its {schedulers} itself (automatic_optimization="
-                    "False), so how far it would have come is not known: set client.clock to round"
+                    "False), so the position in the schedule is not known: set client.clock to round"
                 )
             go_on(trainer, self._past(round))
             trainer.round_steps = self.epochs * steps_per_epoch(trainer)
         elif round.num_rounds != 1 and (reasons := _what_restarts(type(module), schedulers)):
             self._warn(
                 f"{type(module).__name__} {' and '.join(reasons)}, but a client's schedulers, current_epoch and"
-                " global_step begin again in every round: set client.clock to run to let them go on over the run"
+                " global_step begin again in every round: set client.clock to run to let them continue over the run"
             )
 
     def _past(self, round: Round) -> Past:
@@ -128,7 +133,7 @@ def _what_restarts(module_class: type, schedulers: str) -> list[str]:
 
 @cache
 def _names_read(module_class: type) -> set[str]:
-    """Return all names that a module's own methods refer to, apart from those that run on the server."""
+    """Return all names that a module's own methods refer to, apart from methods that run on the server."""
     own = [base for base in module_class.__mro__ if not issubclass(LightningModule, base)]
     members = [(name, member) for base in own for name, member in vars(base).items()]
     return {

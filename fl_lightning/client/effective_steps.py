@@ -36,7 +36,7 @@ def check_plain_sgd(optimizers: Sequence[Optimizer], algorithm: str) -> None:
         names = ", ".join(type(optimizer).__name__ for optimizer in optimizers)
         raise MisconfigurationError(
             f"{algorithm} recovers the mean gradient from the model's move, which {names} does not allow:"
-            " use one torch.optim.SGD at the clients, or another aggregator"
+            " use one torch.optim.SGD on the clients, or another aggregator"
         )
     groups = optimizers[0].param_groups
     for group in groups:

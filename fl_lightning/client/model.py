@@ -35,7 +35,8 @@ class ClientModel:
         uncopied: list[str] = []
         self._pristine = client_copy(module, uncopied)
         if uncopied:
-            rank_zero_info(f"All clients share what cannot be copied of {type(module).__name__}: {', '.join(uncopied)}")
+            name = type(module).__name__
+            rank_zero_info(f"Clients share attributes of {name} that cannot be copied: {', '.join(uncopied)}")
         self._pristine.train()
         self._tensors = self._pristine.state_dict(keep_vars=True)
         self._global = [(name, t) for name, t in module.state_dict(keep_vars=True).items() if isinstance(t, Tensor)]

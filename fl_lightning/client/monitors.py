@@ -1,4 +1,4 @@
-"""Schedulers that monitor a metric, such as ``ReduceLROnPlateau``, at clients."""
+"""Schedulers that monitor a metric, such as ``ReduceLROnPlateau``, on clients."""
 
 from collections.abc import Collection, Sequence
 from typing import Any

@@ -19,6 +19,7 @@ from fl_lightning.client.clock import Clock, check_clock
 from fl_lightning.client.cohort import CohortTraining
 from fl_lightning.client.model import ClientModel
 from fl_lightning.client.participants import Participants, keyed_callbacks
+from fl_lightning.client.stragglers import check_dropout, check_epochs, draw_dropouts, draw_epochs
 from fl_lightning.client.trainers import TrainerPerClient
 from fl_lightning.client.vectorized import CannotVectorizeError, VectorizedTraining, check_profitable
 from fl_lightning.core.errors import MisconfigurationError
@@ -47,7 +48,8 @@ class LocalTraining(CohortTraining):
     """How clients train.
 
     Args:
-        epochs: passes over the client's data per round.
+        epochs: passes over the client's data per round. With ``[1, 5]``, each client draws a number from 1 to 5 in
+            every round, as a function of the seed.
         batch_size: samples per batch; by default that of the source's training loader.
         callbacks: Lightning callbacks of the client's Trainer; every client gets a fresh copy. Those derived from
             :class:`fl_lightning.callbacks.ClientCallback` have access to the round and the client.
@@ -57,13 +59,16 @@ class LocalTraining(CohortTraining):
         chunk: how many clients train at once with vectorised execution; by default, a number that fits into memory.
         memory_format: ``channels_last`` keeps the weights of convolutions in the order in which CPUs and recent GPUs
             compute fastest, in training and in evaluation. It changes results by float rounding.
-        clock: with ``round``, a client's epoch, step and schedulers begin again in every round. With ``run``, they go
-            on over the run, as if the client had taken part in every round so far.
-        log_metrics: metrics that the module logs in training and whose mean over the clients the run is to log under
-            the same name. Each entry is a name or a prefix of names: ``train_loss``, ``train/``.
-        on_error: what happens when a client fails: its training raises an exception, or its update is not finite or
-            does not fit the model. ``raise`` stops the run with the last good round kept, ``drop`` goes on without the
-            client, as if it had not been selected.
+        clock: with ``round``, a client's epoch, step and schedulers restart in every round. With ``run``, they continue
+            over the run, as if the client had taken part in every round so far.
+        log_metrics: metrics that the module logs in training; the run logs their mean over the clients under the same
+            name. Each entry is a name or a prefix of names: ``train_loss``, ``train/``.
+        on_error: what happens when a client fails: its training raises an exception or takes too long, or its update is
+            not finite or does not fit the model. ``raise`` stops the run and keeps the last good round, ``drop`` goes
+            on without the client, as if it had not been selected.
+        timeout: seconds after which a client has failed, checked between its steps; by default, there is no limit.
+        dropout: probability with which a client drops out of a round, to simulate unreliable clients. Drawn from the
+            seed, the round and the client.
         trainer_flags: further flags of the client's Trainer, such as ``gradient_clip_val`` or ``precision``.
     """
 
@@ -71,7 +76,7 @@ class LocalTraining(CohortTraining):
 
     def __init__(
         self,
-        epochs: int = 1,
+        epochs: int | list[int] = 1,
         batch_size: int | None = None,
         callbacks: list[Callback] | None = None,
         execution: Literal["trainer", "vectorized", "auto"] = "trainer",
@@ -80,10 +85,14 @@ class LocalTraining(CohortTraining):
         clock: Clock = "round",
         log_metrics: list[str] | None = None,
         on_error: Literal["raise", "drop"] = "raise",
+        timeout: float | None = None,
+        dropout: float = 0.0,
         **trainer_flags: Any,
     ) -> None:
-        if epochs < 1:
-            raise MisconfigurationError(f"epochs={epochs}, but a client must train: set client.epochs to 1 or more")
+        check_epochs(epochs)
+        check_dropout(dropout)
+        if timeout is not None and not timeout > 0:
+            raise MisconfigurationError(f"timeout={timeout}: set client.timeout to a number of seconds above 0")
         if batch_size is not None and batch_size < 1:
             raise MisconfigurationError(f"batch_size={batch_size}: set client.batch_size to 1 or more")
         if execution not in ("trainer", "vectorized", "auto"):
@@ -101,7 +110,7 @@ class LocalTraining(CohortTraining):
                 f"log_metrics={log_metrics!r} is not a list: set client.log_metrics to [{log_metrics}]"
             )
         refuse_other_copy(*(callbacks or []))
-        check_clock(clock, trainer_flags)
+        check_clock(clock, epochs, trainer_flags)
         _check_flags(trainer_flags)
         self.epochs = epochs
         self.batch_size = batch_size
@@ -111,6 +120,8 @@ class LocalTraining(CohortTraining):
         self.memory_format = memory_format
         self.clock = clock
         self.on_error = on_error
+        self.timeout = timeout
+        self.dropout = dropout
         self.log_metrics = log_metrics
         self._trainer_flags = trainer_flags
 
@@ -138,7 +149,6 @@ class LocalTraining(CohortTraining):
             model,
             self._participants,
             in_place,
-            self.epochs,
             self.clock,
             self.log_metrics or (),
             max_batches,
@@ -157,10 +167,24 @@ class LocalTraining(CohortTraining):
     @property
     def loses_clients(self) -> bool:
         """Whether rounds may lose clients without being stopped by that."""
-        return self.on_error == "drop"
+        return self.on_error == "drop" or self.dropout > 0
+
+    @property
+    def most_epochs(self) -> int:
+        """The largest number of local epochs."""
+        return self.epochs if isinstance(self.epochs, int) else self.epochs[1]
+
+    def epochs_of(self, client: int, round: Round) -> int:
+        """Return the number of local epochs of a client in a round."""
+        return draw_epochs(self.epochs, round.seed, round.number, client)
 
     def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate | LostClient]:
-        groups = (self._vectorized or self._trainers).train_together(clients, round)
+        gone = self._dropouts(round)
+        for client in clients:
+            if client in gone:
+                yield LostClient(client, "dropout", planned=True)
+        remaining = [client for client in clients if client not in gone]
+        groups = (self._vectorized or self._trainers).train_together(remaining, round)
         while True:
             with preserved_generators(), self._participants.no_autocast(), without_announcements():
                 try:
@@ -204,6 +228,11 @@ class LocalTraining(CohortTraining):
             self._next_report = now + _REPORT_INTERVAL
             self.on_progress(clients_done())
 
+    def _dropouts(self, round: Round) -> set[int]:
+        if self.dropout == 0:
+            return set()
+        return draw_dropouts(self.dropout, round.seed, round.number, self._participants.data.cohort(round.number))
+
     @property
     def logged_names(self) -> Collection[str]:
         return self._trainers.logged_names or ()
@@ -221,7 +250,6 @@ class LocalTraining(CohortTraining):
                 module,
                 self._participants,
                 batches_in_place,
-                self.epochs,
                 self._trainer_flags,
                 self.chunk,
                 max_batches,

@@ -40,7 +40,7 @@ def broadcast_from_zero(value: Tensor) -> Tensor:
 
 
 def gather_objects(items: list[Any]) -> list[Any]:
-    """Return every rank's items in one list, in the order of ranks. Pickles them, so rounds use the next function."""
+    """Return every rank's items in one list, in rank order. It pickles them; rounds use :func:`gather_messages`."""
     if not is_distributed():
         return items
     gathered: list[list[Any]] = [[] for _ in range(dist.get_world_size())]
@@ -57,7 +57,7 @@ def gather_messages(
 
     Args:
         messages: this rank's messages, each a note that JSON can hold and tensors by name.
-        device: device of this rank, on which the results are.
+        device: device of this rank, on which the results are placed.
     """
     if not is_distributed():
         return [(note, dict(tensors)) for note, tensors in messages]

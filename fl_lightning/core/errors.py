@@ -1,4 +1,4 @@
-"""The errors that are explained in one line, and the check for the commonest mistake."""
+"""The errors that are explained in one line, and a check for the most common mistake."""
 
 from typing import Any
 

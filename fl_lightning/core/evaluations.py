@@ -27,7 +27,7 @@ class Evaluations:
         self.expect(values)
 
     def after(self, round: int) -> Mapping[str, float]:
-        """Return the metrics of the last validation that had run when ``round`` was over."""
+        """Return the metrics of the last validation that had run by the end of ``round``."""
         while round >= 0 and round not in self._by_round:
             round -= 1
         return self._by_round.get(round, {})

@@ -1,4 +1,4 @@
-"""Kinds of layers: the only place that defines what is a convolution, a normalisation layer and its statistics."""
+"""Kinds of layers: the only place that defines what counts as a convolution, a normalisation layer or a statistic."""
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -25,8 +25,8 @@ def is_normalisation(layer: nn.Module) -> bool:
 def statistics_entries(model: nn.Module, layout: StateLayout) -> tuple[list[str], list[str]]:
     """Return the names of the means and variances of a model's normalisation layers: FedDNA's statistical parameters.
 
-    They are the running means and variances, such as BatchNorm's. LayerNorm keeps none, although the paper counts it
-    in, so in a model without running statistics its bias and weight take their place. Both lists are empty if the model
+    They are the running means and variances, such as BatchNorm's. LayerNorm keeps none, although the paper includes
+    it, so in a model without running statistics its bias and weight take their place. Both lists are empty if the model
     has neither.
     """
     running = (nn.Module, "running_mean", "running_var", layout.statistics)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fl_lightning.core.evaluations import Evaluations
 from fl_lightning.core.state import StateDict
-from fl_lightning.core.update import ClientUpdate, difference
+from fl_lightning.core.update import ClientUpdate
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,6 @@ class Round:
     def difference(self, update: ClientUpdate, names: list[str]) -> Tensor:
         """Return Δ_k = w_k - w_t over the named parameters as one vector, in at least float32.
 
-        It is computed once per update, for everyone who watches the round with the same parameters: do not change it.
+        It is computed once per update and shared by all callers that pass the same names, so do not change it in place.
         """
-        if update._difference is None or update._difference[0] != names:
-            update._difference = names, difference(update.state, self.start_of(update.client), names)
-        return update._difference[1]
+        return update.difference_from(self.start_of, names)

@@ -59,6 +59,11 @@ class RunFolder:
         return self.path / "fit.log"
 
     @property
+    def client_errors(self) -> Path:
+        """The tracebacks of clients whose training raised an exception."""
+        return self.path / "client_errors.log"
+
+    @property
     def events(self) -> list[Path]:
         """TensorBoard's event files, one per start of the run, sorted by name."""
         return sorted(self.path.glob(self._EVENTS))
@@ -76,3 +81,9 @@ class RunFolder:
     def config_from_round(self, number: int) -> Path:
         """Return the configuration of a run that was resumed with different settings in this round, counted from 1."""
         return self.path / f"config_from_round_{number}.yaml"
+
+
+def short_path(path: str | Path) -> str:
+    """Return a path relative to the current folder if it is inside that folder."""
+    absolute, here = Path(path).resolve(), Path.cwd()
+    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)

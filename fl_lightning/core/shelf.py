@@ -19,7 +19,7 @@ class Shelf:
         self._copying = False
 
     def place(self, values: StateDict, replaced: StateDict | None = None) -> StateDict:
-        """Return the tensors where they are kept; ``replaced`` are those that they take the place of."""
+        """Return the tensors where they are kept; ``replaced`` holds the tensors that they replace."""
         return {name: self._place(value.detach(), (replaced or {}).get(name)) for name, value in values.items()}
 
     def settle(self) -> None:

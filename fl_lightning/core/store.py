@@ -1,4 +1,4 @@
-"""What is remembered about each client from round to round: control variates, statistics, angles, personal models.
+"""What is remembered about each client from round to round: control variates, statistics, personal models.
 
 The server owns the only store of a run: it opens, exchanges and saves the store. An entry is keyed by its client and
 its writer, so an aggregator and several client callbacks can each remember something about the same client.
@@ -169,7 +169,7 @@ class ClientStore:
         return self._versions.get(writer, {}).get(client, 0) + 1
 
     def _part(self, writer: str, client: int) -> Path:
-        """Return the file for a version that is not complete or not committed.
+        """Return the file for a version that is not complete or not committed yet.
 
         Several ranks may put the same entry. A run that is killed and resumed uses the same names again.
         """

@@ -1,4 +1,4 @@
-"""What a round sends: bytes from the server to its clients."""
+"""How many bytes a round sends from the server to its clients."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ class Downloads:
     """
 
     def __init__(self) -> None:
-        #: whether each client holds a model, as far as the largest number that took part
+        #: whether each client holds a model, up to the largest client number that has taken part
         self._holders = torch.zeros(0, dtype=torch.bool)
         self._moved: set[str] = set()
         self._rest: Sequence[str] = ()

@@ -1,6 +1,6 @@
 """What a client sends to the server."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -21,8 +21,8 @@ class ClientUpdate:
         class_counts: how many of them belong to each class, for algorithms that weight classes.
         num_steps: how many optimiser steps it took.
         learning_rate: the learning rate of its last step.
-        num_bytes: the size of ``state`` on the wire; by default the size of its tensors. Local training counts
-            trainable parameters, and of the others only those that the client changed.
+        num_bytes: the size of ``state`` on the wire; by default the size of its tensors. Local training leaves
+            out frozen entries that the client did not change.
         unsent: entries of ``state`` that a real client would not send, and that ``num_bytes`` does not count.
         extras: tensors that an algorithm sends along with the state.
         metrics: what the client measured, such as its mean training loss.
@@ -43,12 +43,23 @@ class ClientUpdate:
     metrics: dict[str, Tensor] = field(default_factory=dict)
     logged: dict[str, Tensor] = field(default_factory=dict)
     memory: dict[str, StateDict] = field(default_factory=dict)
-    #: names of parameters and the vector that ``Round.difference`` computed for them
+    #: names of parameters and the vector that :meth:`difference_from` computed for them
     _difference: tuple[list[str], Tensor] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.num_bytes is None:
             self.num_bytes = state_bytes(self.state)
+
+    def difference_from(self, start_of: Callable[[int], StateDict], names: list[str]) -> Tensor:
+        """Return how far the client moved the named parameters, as one vector that is computed once.
+
+        Args:
+            start_of: returns the state that a client started from.
+            names: names of parameters.
+        """
+        if self._difference is None or self._difference[0] != names:
+            self._difference = names, difference(self.state, start_of(self.client), names)
+        return self._difference[1]
 
 
 @dataclass(frozen=True)

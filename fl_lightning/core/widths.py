@@ -24,7 +24,7 @@ def resize(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def _update_attributes(module: nn.Module) -> None:
-    """Make what a layer says about its width agree with its tensors."""
+    """Make a layer's attributes agree with the widths of its tensors."""
     if isinstance(module, nn.Linear):
         module.out_features, module.in_features = module.weight.shape
     elif isinstance(module, _ConvNd):

@@ -47,7 +47,7 @@ class FederatedDataModule(LightningDataModule):
         selection: decides which clients take part in a round; by default, all of them.
         seed: seed of the partition, the selection and the order of batches; by default, that of ``seed_everything``.
         label: where the class of a sample is: its key, attribute or position in the sample, or a function that returns
-            it; by default, it is found.
+            it; by default, it is looked for in the usual places.
     """
 
     def __init__(

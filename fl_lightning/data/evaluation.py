@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, SequentialSampler, default_collate
 
+from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import generator_states
 from fl_lightning.data.training_data import as_tensors, fits
 
@@ -26,6 +28,13 @@ _SETTINGS = (
 )
 
 
+@dataclass
+class _Flag:
+    """A value that copies of a loader share."""
+
+    value: bool
+
+
 class SlicedLoader(DataLoader):
     """A DataLoader that takes whole batches from tensors, without fetching and collating single samples.
 
@@ -35,6 +44,8 @@ class SlicedLoader(DataLoader):
     tensors: tuple[Tensor, ...]
     #: the numbers of the batches that are yielded
     numbers: range
+    #: whether a whole evaluation has left its batches as they were; all copies of a loader share it
+    untouched: "_Flag"
 
     @classmethod
     def from_loader(cls, loader: DataLoader, device: torch.device) -> DataLoader:
@@ -54,6 +65,7 @@ class SlicedLoader(DataLoader):
         assert isinstance(sliced, SlicedLoader)
         sliced.tensors = tensors
         sliced.numbers = range(len(loader))
+        sliced.untouched = _Flag(False)
         return sliced
 
     def __iter__(self) -> Any:
@@ -66,10 +78,24 @@ class SlicedLoader(DataLoader):
 
     def _batches(self) -> Iterator[list[Tensor]]:
         assert self.batch_size is not None
+        unchanged = all(tensor.is_contiguous() for tensor in self.tensors)
+        versions = [tensor._version for tensor in self.tensors]
         for number in self.numbers:
             samples = slice(number * self.batch_size, (number + 1) * self.batch_size)
-            # Copies, because a validation step may change its batch in place.
-            yield [tensor[samples].clone(memory_format=torch.contiguous_format) for tensor in self.tensors]
+            batch = [tensor[samples] for tensor in self.tensors]
+            if self.untouched.value:
+                yield batch
+                if [tensor._version for tensor in self.tensors] != versions:
+                    raise MisconfigurationError(
+                        "a validation or test step changed its batch in place, but the first evaluation did not:"
+                        " let the step change a copy, batch.clone()"
+                    )
+                continue
+            # Copies, because a step may change its batch in place. If no step does, later evaluations need none.
+            copies = [tensor.clone(memory_format=torch.contiguous_format) for tensor in batch]
+            yield copies
+            unchanged = unchanged and all(map(torch.equal, copies, batch))
+        self.untouched.value = unchanged
 
 
 def sliced(loaders: Any, device: torch.device) -> Any:

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from fl_lightning.core.errors import MisconfigurationError
 
-#: Where a label is: a position in every sample, a key or attribute of it, or a function of it; None finds it.
+#: Where a label is: a position in every sample, a key or attribute of it, or a function of it; None searches for it.
 Label = int | str | Callable[[Any], Any] | None
 
 _DATASET_ATTRIBUTES = ("targets", "labels", "y")
@@ -53,7 +53,9 @@ def labels_of(dataset: Dataset, load_samples: bool = True, label: Label = None) 
     """
     found = _candidates(dataset, load_samples, label)
     if not found:
-        raise MisconfigurationError("the data sets have no labels in common: set data.label to where a label is")
+        raise MisconfigurationError(
+            "the data sets have no labels in common: set data.label to the name or position of a label"
+        )
     if len(found) == 1:
         return found[0]
     repeating = [labels for labels in found if labels.repeats]
@@ -95,7 +97,7 @@ def _candidates(dataset: Dataset, load_samples: bool, label: Label) -> list[Labe
 
 
 def _concatenate(parts: list[list[Labels]]) -> list[Labels]:
-    """Concatenate the labels of several data sets, which may keep them in different places if there is no doubt."""
+    """Concatenate the labels of several data sets, which may keep them in different places if nothing is ambiguous."""
     parts = [found for found in parts if found]
     if any(len(found) > 1 for found in parts):
         common = set.intersection(*({labels.origin for labels in found} for found in parts))
@@ -152,7 +154,7 @@ def _describe(sample: Any) -> str:
 
 
 def _length(values: Any) -> int | None:
-    """Return the length of a sequence, or None of anything else."""
+    """Return the length of a sequence, or None for anything else."""
     try:
         return len(values)
     except TypeError:

@@ -104,7 +104,7 @@ class TrainingData:
 
 
 def _shuffles(loader: DataLoader) -> bool:
-    """Return whether a loader shuffles. One with a batch sampler of the user's own is assumed to."""
+    """Return whether a loader shuffles. A loader with the user's own batch sampler is assumed to."""
     sampler: Any = loader.sampler
     if loader.batch_size is None and loader.batch_sampler is not None:
         sampler = getattr(loader.batch_sampler, "sampler", None)

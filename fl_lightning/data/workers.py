@@ -38,7 +38,7 @@ class Workers:
         """Let the workers begin with a client's batches, and return an iterator over the loaded batches.
 
         Random transforms in a worker depend on the batch, not on what the worker loaded before or on how many workers
-        there are. Their seed is drawn from the global generator, as any ``DataLoader`` does, so that the numbers that
+        there are. Their seed is drawn from the global generator, as in any ``DataLoader``, so that the numbers that
         the client draws in training are the same with and without workers.
         """
         seed = int(torch.empty((), dtype=torch.int64).random_())

@@ -93,7 +93,7 @@ class Task:
 
 
 class Process(Protocol):
-    """What is used of a process; ``subprocess.Popen`` has it."""
+    """The part of ``subprocess.Popen`` that running a task needs."""
 
     pid: int
 

@@ -72,7 +72,7 @@ class _PlannedCell:
         self._origin = _origin(cell.parts, fit_options)
 
     def finished_task(self, seed: int) -> Task | None:
-        """Return a run that has finished and was started from the same configuration; None if it is not certain."""
+        """Return a run that has finished and was started from the same configuration; None if that is not certain."""
         record = read_record(self._run_folder(seed))
         same = self._origin is not None and record.get("origin") == self._origin
         return self._task(seed, int(record.get("rounds", 0))) if same and record.get("finished") else None

@@ -30,7 +30,7 @@ def map_texts(tree: Any, change: Callable[[str], str]) -> Any:
 
 
 def find_circle(needs: Mapping[str, tuple[str, ...]]) -> list[str] | None:
-    """Return the names along a circle of needs, from one name back to itself; None if there is none."""
+    """Return the names along a circle of cells that need each other, from one back to itself; None if there is none."""
     cleared: set[str] = set()
 
     def follow(name: str, path: list[str]) -> list[str] | None:

@@ -35,8 +35,8 @@ class Reach:
     Args:
         rounds: the median over seeds; infinite if not reached.
         reached: how many seeds reached the target.
-        minus_published: the rounds minus those that the paper reports; None if one of them is not a number.
-        reduction: the fraction of the baseline's rounds that is saved; None if one of them misses the target.
+        minus_published: the rounds minus those that the paper reports; None if either is not a number.
+        reduction: the fraction of the baseline's rounds that is saved; None if either misses the target.
     """
 
     rounds: float

@@ -33,7 +33,7 @@ def flat_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], set_keys: Collection[str]) -> list[Difference]:
-    """Return the settings that differ. A setting that is newer than the old run matters only if it is set.
+    """Return the settings that differ. A setting that the old run did not have yet matters only if it is set.
 
     Args:
         old: the settings of an earlier run.

@@ -36,7 +36,7 @@ def load_suite(path: Path, seeds: int | None = None) -> Suite:
     cells:                                            # optional: what only one cell needs, by row and column
       FedNNNN: {IID: [{server: {aggregator: {class_path: FedNNNN, init_args: {beta: 1.0, gamma: 0.7}}}}]}
     skip:                                             # optional: cells that cannot run, with the reason
-      FedMA: {IID: needs a chain of layers}           # or FedMA: reason, for all of its cells
+      FedMA: {IID: torch.fx cannot trace the model}   # or FedMA: reason, for all of its cells
     seeds: 3                                          # seeds 1, 2 and 3; or a list of seeds
     metric: val/accuracy                              # or a list; targets belong to the first metric
     targets: [0.95]
@@ -50,7 +50,7 @@ def load_suite(path: Path, seeds: int | None = None) -> Suite:
     ```
 
     The parts of a cell come from ``base``, then from its column, from its row, and from ``cells``. A part is the path
-    of a config, relative to the suite, or the content of a config. In a content, the text ``checkpoint of FedAvg, IID``
+    of a config, relative to the suite, or the content of a config, in which the text ``checkpoint of FedAvg, IID``
     stands for the last checkpoint of that cell with the same seed; a cell runs after those whose checkpoints it needs.
 
     Instead of ``columns``, a suite can have a parameter that varies. Its values are the columns, and the report draws

@@ -76,6 +76,11 @@ class RemoteTraining(CohortTraining):
             raise MisconfigurationError(
                 "trainer.fast_dev_run is set, but nodes train whole rounds: leave it out, or simulate"
             )
+        if self._local_training.dropout > 0:
+            raise MisconfigurationError(
+                f"client.dropout={self._local_training.dropout} is for simulations, because real clients drop out by"
+                " themselves: leave it out"
+            )
         self._module = module
         self._store = store or ClientStore()
         callbacks = [*self._local_training.callbacks, *algorithm_callbacks]

@@ -7,13 +7,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torchmetrics import Metric, MetricCollection
-from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision, MulticlassRecall
 
 from fl_lightning._lightning.cli_names import LRSchedulerCallable, OptimizerCallable
 from fl_lightning._lightning.hparams import made_by_command_line
 from fl_lightning._lightning.names import LightningModule, OptimizerLRScheduler
-from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.models.normalisation import Normalisation, with_normalisation
+from fl_lightning.models.scores import classification_metrics
 
 
 class Classifier(LightningModule):
@@ -24,7 +23,7 @@ class Classifier(LightningModule):
         num_classes: number of classes.
         optimizer: makes a client's optimiser from its parameters; by default, SGD with learning rate 0.05.
         lr_scheduler: makes a learning-rate scheduler from that optimiser. It steps after every local epoch and restarts
-            in every round; the client callbacks have schedules that continue from round to round.
+            in every round, unless ``client.clock`` is ``run``.
         normalisation: normalisation that replaces the network's own: ``group`` (Fed-GN), ``layer`` or ``none``;
             ``batch`` leaves the network unchanged.
         top_k: also log ``top<k>_accuracy``, how often the label is among the ``k`` most likely classes.
@@ -48,7 +47,7 @@ class Classifier(LightningModule):
         self.lr_scheduler = lr_scheduler
         self.normalisation = normalisation
         self.top_k = top_k
-        metrics = _metrics(num_classes, top_k)
+        metrics = classification_metrics(num_classes, top_k)
         self.val_metrics = metrics.clone(prefix="val/")
         self.test_metrics = metrics.clone(prefix="test/")
 
@@ -64,11 +63,11 @@ class Classifier(LightningModule):
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
         """Log the metrics of a batch as ``val/...``."""
-        self._evaluate("val", self.val_metrics, batch)
+        self._evaluate(self.val_metrics, batch)
 
     def test_step(self, batch: list[Tensor], batch_idx: int) -> None:
         """Log the metrics of a batch as ``test/...``."""
-        self._evaluate("test", self.test_metrics, batch)
+        self._evaluate(self.test_metrics, batch)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the most likely class of each input."""
@@ -86,47 +85,13 @@ class Classifier(LightningModule):
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val/loss"}}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
-    def _evaluate(self, stage: str, metrics: MetricCollection, batch: list[Tensor]) -> None:
+    def _evaluate(self, metrics: MetricCollection, batch: list[Tensor]) -> None:
         """Update the metrics with a batch and log them."""
         inputs, labels = batch
-        logits = self(inputs)
-        metrics.update(logits, labels)
-        self.log(f"{stage}/loss", functional.cross_entropy(logits, labels), batch_size=len(labels))
-        first = metrics.get_submodule("accuracy")
+        metrics.update(self(inputs), labels)
+        first = metrics.get_submodule("loss")
         assert isinstance(first, Metric)
         if first.update_count > 1:  # Lightning computes metrics after the last batch, so logging them once is enough
             return
         for name, metric in metrics.items(copy_state=False):  # the metrics of a group share their state
             self.log(name, metric, prog_bar=name == "val/accuracy", batch_size=len(labels))
-
-
-class _Accuracy(MulticlassRecall):
-    """The share of samples whose class is right, from the same counts per class as the macro metrics."""
-
-    def compute(self) -> Tensor:
-        """Return the share of right predictions."""
-        right, wrong = self.tp, self.fn
-        assert isinstance(right, Tensor)
-        assert isinstance(wrong, Tensor)
-        return right.sum() / (right + wrong).sum()
-
-
-def _metrics(num_classes: int, top_k: int | None) -> MetricCollection:
-    """Return the metrics of the validation and test steps."""
-    metrics: dict[str, Metric | MetricCollection] = {
-        "accuracy": _Accuracy(num_classes, validate_args=False),
-        "macro_precision": MulticlassPrecision(num_classes, validate_args=False),
-        "macro_recall": MulticlassRecall(num_classes, validate_args=False),
-        "macro_f1": MulticlassF1Score(num_classes, validate_args=False),
-    }
-    # A group shares one state. By default, torchmetrics would group all metrics that agree on the first batch.
-    groups = [list(metrics)]
-    if top_k is not None:
-        if not 1 < top_k < num_classes:
-            raise MisconfigurationError(
-                f"top_k={top_k}, but there are {num_classes} classes: set top_k from 2 to {num_classes - 1}"
-            )
-        name = f"top{top_k}_accuracy"
-        metrics[name] = MulticlassAccuracy(num_classes, top_k=top_k, average="micro", validate_args=False)
-        groups.append([name])
-    return MetricCollection(metrics, compute_groups=groups)

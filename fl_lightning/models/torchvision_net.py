@@ -21,7 +21,7 @@ class TorchvisionNet(nn.Module):
     """One of torchvision's networks for images. Calling this class returns torchvision's own module.
 
     Args:
-        name: torchvision's name of the network: ``resnet18``, ``resnet50``, ``densenet121``, ``mobilenet_v2``, ...
+        name: torchvision's name for the network: ``resnet18``, ``resnet50``, ``densenet121``, ``mobilenet_v2``, ...
         num_classes: width of the last layer. If ``weights`` have a different number of classes, the layer keeps its
             random initialisation.
         cifar_stem: whether the first layers shrink images four times less, for small images. A ResNet or DenseNet then

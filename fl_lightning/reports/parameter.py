@@ -9,7 +9,7 @@ from fl_lightning.experiments.results import CellResult
 from fl_lightning.reports.figures import Stroke, figure
 from fl_lightning.reports.sections import Section
 
-#: pairs of a value of the parameter, a result and its deviation over seeds
+#: points: the parameter's value, a result and its deviation over seeds
 _Points = list[tuple[float, float, float | None]]
 
 
@@ -18,7 +18,7 @@ def parameter_section(
 ) -> Section | None:
     """Return the figures of a comparison whose columns are values of a parameter; None if they are not.
 
-    A method that does not have the parameter is a level line.
+    A method that does not have the parameter is a horizontal line.
 
     Args:
         results: all cells of the comparison.
@@ -58,7 +58,7 @@ def parameter_section(
 
 
 def _stroke(points: _Points, colour: int, ends: tuple[float, float]) -> Stroke:
-    """Return a line through the points in the order of the parameter, or a level line without the parameter."""
+    """Return a line through the points in the order of the parameter, or a horizontal line without the parameter."""
     if np.isnan(points[0][0]):
         _, level, std = points[0]
         return Stroke(np.array(ends), np.full(2, level), colour, None if std is None else np.full(2, std))

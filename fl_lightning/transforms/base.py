@@ -8,7 +8,7 @@ from fl_lightning.core.update import ClientUpdate
 
 
 class UploadTransform(ABC):
-    """Base of all transforms. They work with every aggregator, because the result is an update like any other."""
+    """Base class of all transforms. They work with every aggregator, because the result is an update like any other."""
 
     @abstractmethod
     def __call__(self, update: ClientUpdate, round: Round, layout: StateLayout) -> ClientUpdate:

@@ -158,7 +158,7 @@ def test_any_torch_optimiser_can_be_the_server_optimiser(run):
         (["--model", "nowhere.Net"], "No module named 'nowhere'"),
         (["--model", "LightningModule"], "LightningModule has no training_step"),
         (["--server.weighting", "size"], "server.weighting: size is not one of 'samples', 'uniform'"),
-        (["--client.epochs", "many"], "client.epochs: many is not of type int"),
+        (["--client.epochs", "many"], "client.epochs: many is not of type int or list"),
         (["--client.epochs", 0], "epochs=0"),
         (["--client.batch_size", 1], "batch_size=1, but BatchNorm needs two samples"),
         (["--nonsense", 1], "unrecognized arguments: --nonsense"),
@@ -226,7 +226,7 @@ def test_a_bug_keeps_its_traceback(run, tmp_path, monkeypatch):
     def broken(self, batch, batch_idx):
         raise ZeroDivisionError("a bug in the user's module")
 
-    monkeypatch.setattr(Net, "training_step", broken)
+    monkeypatch.setattr(Net, "validation_step", broken)
     with pytest.raises(ZeroDivisionError, match="a bug"):
         run("fit", "--config", "run.yaml")
 

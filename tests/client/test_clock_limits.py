@@ -23,7 +23,7 @@ def warnings_of(module, **options) -> list[str]:
 def test_a_module_with_a_scheduler_is_warned_once_that_it_begins_again():
     (warning,) = warnings_of(SCHEDULES["StepLR"](), clock="round")
     assert warning.startswith("Scheduled has a StepLR, but")
-    assert warning.endswith("set client.clock to run to let them go on over the run")
+    assert warning.endswith("set client.clock to run to let them continue over the run")
 
 
 class ReadsInHelper(Net):

@@ -181,7 +181,7 @@ def test_locks_and_open_files_are_shared_and_what_holds_them_is_each_clients_own
     assert (tmp_path / "steps.txt").read_text() == "1 2 3 4 " * 8
     assert identical(dict(module.state_dict()), trained(Net))
     (line,) = [record.message for record in caplog.records if "share" in record.message]
-    assert line == "All clients share what cannot be copied of Locked: journal.lock (lock), file (TextIOWrapper)"
+    assert line == "Clients share attributes of Locked that cannot be copied: journal.lock (lock), file (TextIOWrapper)"
 
 
 def test_a_generator_is_refused_by_name_before_training():

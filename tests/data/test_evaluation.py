@@ -17,6 +17,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
+from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data.evaluation import SlicedLoader, share_of, sliced, why_not_shared
 from tests.toys import blobs
 
@@ -166,3 +167,43 @@ def test_a_loader_whose_batches_depend_on_more_than_their_number_is_not_shared(k
 
 def test_data_that_draws_random_numbers_is_not_shared():
     assert why_not_shared(DataLoader(Noisy())) == "Noisy draws random numbers"
+
+
+def shares_memory(loader: SlicedLoader, batches: list) -> bool:
+    """Return whether batches are parts of the loader's tensors."""
+    start, end = loader.tensors[0].data_ptr(), loader.tensors[0].data_ptr() + loader.tensors[0].nbytes
+    return all(start <= batch[0].data_ptr() < end for batch in batches)
+
+
+def test_batches_are_copied_until_a_whole_evaluation_has_left_them_as_they_were():
+    loader = SlicedLoader.from_loader(DataLoader(blobs(23), batch_size=5), CPU)
+    next(iter(loader))  # an evaluation that ends early, such as the sanity check
+    first = list(loader)
+    assert not shares_memory(loader, first)
+    assert shares_memory(loader, later := list(loader))
+    assert all(map(same, first, later))
+    assert shares_memory(loader, list(share_of(loader, 1, 2, limit=4)))
+
+
+def test_a_step_that_changes_its_batches_in_place_always_gets_copies():
+    loader = SlicedLoader.from_loader(DataLoader(blobs(23), batch_size=5), CPU)
+    for _ in range(2):
+        for batch, expected in zip(loader, DataLoader(blobs(23), batch_size=5), strict=True):
+            assert same(batch, expected)
+            batch[0].mul_(2)
+
+
+def test_a_step_that_begins_to_change_its_batches_in_place_is_refused():
+    loader = SlicedLoader.from_loader(DataLoader(blobs(23), batch_size=5), CPU)
+    list(loader)
+    with torch.inference_mode():
+        batches = iter(loader)
+        next(batches)[0].mul_(2)
+        with pytest.raises(MisconfigurationError, match=r"let the step change a copy, batch.clone\(\)"):
+            next(batches)
+
+
+def test_data_with_missing_values_is_always_copied():
+    loader = SlicedLoader.from_loader(DataLoader(TensorDataset(torch.tensor([1.0, float("nan")]))), CPU)
+    list(loader)
+    assert not shares_memory(loader, list(loader))

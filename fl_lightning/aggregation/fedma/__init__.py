@@ -1,4 +1,4 @@
-"""FedMA: the aggregator, the chain of layers it works on, and the matching of units."""
+"""FedMA: the aggregator, the graph of layers it works on, and the matching of units."""
 
 from fl_lightning.aggregation.fedma.aggregator import FedMA
 

@@ -21,11 +21,11 @@ from fl_lightning.aggregation.fedma.units import Axis, CannotFollowError, Flow, 
 
 @dataclass
 class Tie:
-    """The units of a tensor of the state.
+    """The units along the dimensions of one tensor of the state.
 
     Args:
         stage: number of the layer that the tensor belongs to, in the order of the calls.
-        axes: the units along its dimensions; those of other dimensions keep their places.
+        axes: the units along its dimensions; entries along other dimensions keep their places.
     """
 
     stage: int
@@ -70,7 +70,7 @@ class GraphReader:
         self._model = model
         self._state = dict(model.state_dict(keep_vars=True))
         self._modules = dict(model.named_modules(remove_duplicate=False))
-        #: the names of tensors, by identity; one that has several is kept under the first
+        #: the names of tensors, by identity; a tensor with several names is kept under the first
         self._names: dict[int, str] = {}
         for name, value in self._state.items():
             self._names.setdefault(id(value), name)
@@ -209,7 +209,7 @@ class GraphReader:
         return tuple(tied(arg) for arg in args), {key: tied(value) for key, value in kwargs.items()}
 
     def _stop(self, node: fx.Node, flows: list[Flow], problem: str) -> Flow:
-        """Anchor the units that reach an operation, whose result has no units any more."""
+        """Anchor the units that reach an operation. Its result has no units any more."""
         name = node.name if node.op != "call_module" else str(node.target)
         stage = max((flow.stage for flow in flows), default=-1)
         for flow in flows:

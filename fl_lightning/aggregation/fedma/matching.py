@@ -3,7 +3,7 @@
 Yurochkin, Agarwal, Ghosh, Greenewald, Hoang, Khazaeni. Bayesian Nonparametric Federated Learning of Neural Networks.
 ICML 2019. https://arxiv.org/abs/1905.12022
 
-An atom is a row of weights: those that lead into one unit. The clients' rows are modelled as noisy copies of global
+An atom is the row of weights that lead into one unit. The clients' rows are modelled as noisy copies of global
 atoms, whose number is not fixed (a Beta-Bernoulli process). Given the atoms that the other clients hold, the best match
 of one more client is a linear assignment. Matching the clients repeatedly, one after the other, finds a local optimum
 of the posterior.

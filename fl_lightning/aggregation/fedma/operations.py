@@ -29,7 +29,7 @@ _ALIKE_MODULES: tuple[type[nn.Module], ...] = (
     *(nn.Sigmoid, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Tanh, nn.Softsign, nn.LogSigmoid, nn.Tanhshrink),
     *(nn.Hardshrink, nn.Softshrink, nn.Threshold, nn.Softmax, nn.LogSoftmax, nn.Softmin),
 )
-#: what a tensor says about itself
+#: attributes and methods that only describe a tensor
 _FACTS = frozenset(["size", "shape", "dim", "ndim", "dtype", "device", "numel", "ndimension", "is_floating_point"])
 _REDUCTIONS = frozenset(["mean", "sum", "amax", "amin", "logsumexp"])
 _POOLING = re.compile(r"(?:adaptive_?|fractional_?)?(?:max|avg|lp)_?pool([123])d", re.IGNORECASE)
@@ -58,7 +58,7 @@ def flows_in(value: Any) -> list[Flow]:
 
 
 def apply_module(module: nn.Module, flow: Flow) -> Flow | None:
-    """Return what comes out of a module without weights; None if it is not one that units are known to pass."""
+    """Return what comes out of a module without weights; None if it is not known how units pass through it."""
     if isinstance(module, _ALIKE_MODULES):
         return flow
     if isinstance(module, nn.Flatten):

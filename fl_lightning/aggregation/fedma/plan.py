@@ -55,7 +55,7 @@ class Plan:
         parts: where the units of each group are, by tensor. Groups are numbered in the order in which they are matched.
         widths: number of units of each group.
         rigid: why a group cannot get more units, by group.
-        anchored: why the units of a layer keep their places, by layer; that of the outputs is left out.
+        anchored: why the units of a layer keep their places, by layer; the output layer is left out.
     """
 
     stages: list[Stage]
@@ -69,7 +69,7 @@ class Plan:
         return [name for later in self.stages[stage:] for name in later.tensors]
 
     def telling(self, stage: Stage, group: int) -> list[str]:
-        """Return the tensors that tell the units of a group apart: all other units that they depend on are matched."""
+        """Return the tensors that tell the units of a group apart: any other units in them are already matched."""
         names = []
         for name in stage.tensors:
             groups = {dim: {part.group for part in parts} for dim, parts in self.parts[name].items()}

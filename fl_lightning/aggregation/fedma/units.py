@@ -139,7 +139,7 @@ class Flow:
 
 
 class CannotFollowError(Exception):
-    """An operation after which units cannot be told apart; those that reach it keep their places."""
+    """Raised for an operation after which units cannot be told apart; units that reach it keep their places."""
 
 
 def merge_axes(axes: Iterable[Axis]) -> None:

@@ -22,8 +22,8 @@ _ELEMENTWISE: tuple[type[Optimizer], ...] = (
     *(optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax),
     *(optim.RMSprop, optim.Adagrad, optim.Adadelta, optim.ASGD, optim.Rprop),
 )
-#: number of weights from which stacked convolutions are no faster on a CPU. With two 5 x 5 convolutions, 20 samples per
-#: batch and one thread, Trainers took 1.5 times as long for 3,200 weights, and 0.98 times for 12,800.
+#: number of weights above which stacked convolutions are no faster on a CPU. With two 5 x 5 convolutions, 20 samples
+#: per batch and one thread, Trainers took 1.5 times as long for 3,200 weights, and 0.98 times for 12,800.
 _LARGE_CONVOLUTION = 10_000
 _LIGHTNING_HOOKS = [name for name in vars(Callback) if name.startswith(("on_", "setup", "teardown"))]
 #: flags of a client's Trainer that vectorised training honours
@@ -100,6 +100,8 @@ def check_settings(local_training: "LocalTraining") -> None:
     """Reject settings of local training that only a Trainer can follow."""
     if local_training.clock == "run":
         raise CannotVectorizeError("client.clock=run needs a Trainer per client")
+    if local_training.timeout is not None:
+        raise CannotVectorizeError("client.timeout is set, and clients that train at once take no time of their own")
     if local_training.log_metrics:
         raise CannotVectorizeError("client.log_metrics is set, and a Trainer collects what clients log")
 

@@ -16,7 +16,7 @@ class ModelStack:
     """The parameters and buffers of many clients, one row per client.
 
     Args:
-        module: a copy of the global model, for the names of its tensors and for those that are not part of a state.
+        module: a copy of the global model, for the names of its tensors and for tensors that are not part of a state.
         trained: names of the parameters to train.
         starts: the state that each client starts from.
 
@@ -79,7 +79,7 @@ class ModelStack:
 
         Args:
             row: the client's place.
-            names: the names of all entries, with the names under which this stack has them.
+            names: the names of all entries, with the names under which this stack keeps them.
         """
         rows = {name: value.detach()[row] for name, value in {**self.buffers, **self.parameters}.items()}
         state = self.constants | rows | self._finished.get(row, {})

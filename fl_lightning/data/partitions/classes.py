@@ -25,7 +25,7 @@ class ClassesPerClient(Partition):
     Args:
         num_clients: number of clients.
         classes: number of classes per client.
-        sizes: ``balanced`` gives all clients the same number of samples (± 1), as far as their classes allow it;
+        sizes: ``balanced`` gives all clients the same number of samples (± 1), as far as their classes allow;
             ``power_law`` divides each class in proportion to (k + 1)^-exponent for client k.
         exponent: exponent of the power law; 0 is balanced.
         min_samples: minimum per client, spread evenly (± 1) over its classes; larger clients give up samples.
@@ -98,10 +98,10 @@ class ClassesPerClient(Partition):
 
 
 def even_out(clients: np.ndarray, classes: np.ndarray, sizes: np.ndarray, minimum: int) -> np.ndarray:
-    """Move samples between the owners of a class until all clients have equally many (± 1), or as far as possible.
+    """Move samples between the owners of a class until all clients have equal numbers (± 1), or as close as possible.
 
     Client k has too many samples, client j too few. If they share a class, k gives samples of that class to j;
-    otherwise, samples are passed on along other clients. This is a maximum flow from the former to the latter.
+    otherwise, samples are passed on through other clients. This is a maximum-flow problem.
 
     Args:
         clients: the owners, one entry per client and class that it owns, from 0 without a gap.
@@ -125,7 +125,7 @@ def even_out(clients: np.ndarray, classes: np.ndarray, sizes: np.ndarray, minimu
     tails = np.concatenate([np.full(len(gives), source), clients, first_class + classes, takes])
     heads = np.concatenate([gives, first_class + classes, clients, np.full(len(takes), source + 1)])
     limit, total = 1, excess[gives].sum()
-    while True:  # the smallest limit on what an entry loses or gains keeps a client's classes about equally large
+    while True:  # the smallest limit on what an entry loses or gains keeps a client's classes about equal in size
         between = [np.minimum(sizes - minimum, limit), np.full(len(sizes), limit)]
         room = np.concatenate([excess[gives], *between, -excess[takes]]).astype(np.int32)
         network = coo_array((room, (tails, heads)), shape=(source + 2, source + 2)).tocsr()

@@ -94,6 +94,6 @@ def _class_range(entry: Any) -> tuple[int, int] | None:
     if not 1 <= low <= high:
         raise MisconfigurationError(
             f"classes has the entry {entry!r}: set each entry of data.partition.init_args.classes to a number of"
-            " classes from 1, a range such as 1-5, or iid"
+            " classes (1 or more), a range such as 1-5, or iid"
         )
     return low, high

@@ -68,7 +68,7 @@ class FavouriteClass(Partition):
     Args:
         num_clients: number of clients.
         eta: η, the share of the favourite class. If a class has too few shards for the clients that favour it, because
-            they are fewer than the classes or not a multiple of them, all clients get fewer shards.
+            K is smaller than C or not a multiple of it, all clients get fewer shards.
         shards_per_class: number of shards (of equal size ± 1 sample) that each class is cut into. A client gets
             C · shards_per_class / K (± 1) shards.
     """
@@ -182,7 +182,7 @@ def _favourites(clients: int, classes: int) -> np.ndarray:
 def _without_favourites(dealt: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Swap shards of a client's favourite class that it drew because nothing else was left, where that is possible.
 
-    The shard goes to a client with another favourite, for a shard of any other class.
+    The shard goes to a client with another favourite, in exchange for a shard of any other class.
     """
     own = _favourites(*dealt.shape)
     for client, favourite in np.argwhere(own & (dealt > 0)):
