@@ -44,7 +44,7 @@ from fl_lightning.callbacks.run.progress import RoundProgressBar
 from fl_lightning.callbacks.run.resumable import read_checkpoint
 from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.callbacks.run.tally import Tally
-from fl_lightning.client import LocalTraining
+from fl_lightning.client import CohortTraining, LocalTraining
 from fl_lightning.core.distributed import broadcast_from_zero
 from fl_lightning.core.errors import MisconfigurationError, refuse_classes
 from fl_lightning.core.evaluations import Evaluations
@@ -97,6 +97,8 @@ class FederatedServer(RoundRunner):
         self.aggregator = aggregator or FedAvg()
         self.weighting = weighting
         self.client = client or LocalTraining()
+        #: trains the clients of a round, as :attr:`client` says: in this process, unless it is replaced
+        self.training: CohortTraining = self.client
         self.optimizer = optimizer
         self.transforms = transforms or []
         compressing = [type(transform).__name__ for transform in self.transforms if transform.compresses]
@@ -193,7 +195,7 @@ class FederatedServer(RoundRunner):
             module,
             Federation(data.num_clients, data.seed, self.weighting, self.optimizer, self.client, data.selection),
         )
-        self.client.prepare(
+        self.training.prepare(
             module,
             data,
             [*self._module_callbacks, *self.aggregator.client_callbacks()],
@@ -217,7 +219,7 @@ class FederatedServer(RoundRunner):
                 mark_restart(logger, trainer.current_epoch)
         bar = trainer.progress_bar_callback
         if isinstance(bar, RoundProgressBar | RichRoundProgressBar) and bar.is_enabled:
-            self.client.on_progress = bar.show_progress
+            self.training.on_progress = bar.show_progress
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Seed the round, so that nothing random in it, validation included, depends on earlier rounds."""
@@ -290,7 +292,7 @@ class FederatedServer(RoundRunner):
         if self._validated_round != trainer.current_epoch:
             skip_stale_scores(trainer)
         if self._evaluations.names is not None:
-            explain_client_metrics(trainer, self._evaluations.names, self.client.logged_names)
+            explain_client_metrics(trainer, self._evaluations.names, self.training.logged_names)
 
     def next_start(self, pl_module: FederatedModule) -> StateDict:
         """Return the state that the next round's clients start from; with two models, it is not the served one."""
@@ -298,7 +300,7 @@ class FederatedServer(RoundRunner):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Release the client model and unfreeze the garbage collector."""
-        self.client.release()
+        self.training.release()
         gc.unfreeze()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -307,7 +309,7 @@ class FederatedServer(RoundRunner):
             assert isinstance(pl_module, FederatedModule)
             pl_module.module.load_state_dict(self._served_state)
             self._served_state = None
-        self.client.release()
+        self.training.release()
         gc.unfreeze()
 
     def state_dict(self) -> dict[str, Any]:
@@ -370,10 +372,11 @@ class FederatedServer(RoundRunner):
                 if lost.add(problem):  # the rank's other clients need not train any more
                     return
 
-        updates = sound(self.client.train_cohort(clients, round))
-        for transform in self.transforms:
+        updates = sound(self.training.train_cohort(clients, round))
+        transforms = [] if self.training.applies_transforms else self.transforms
+        for transform in transforms:
             updates = transform.apply(updates, round, self.aggregator.layout)
-        for update in sound(updates) if self.transforms else updates:
+        for update in sound(updates) if transforms else updates:
             yield from found
             found.clear()
             yield update

@@ -99,6 +99,8 @@ class Aggregator(ABC):
 
     #: whether a round without clients has no result
     needs_clients = True
+    #: whether clients must tell the server how many samples of each class they have
+    needs_class_counts = False
     federation: Federation | None = None
     round: Round
     layout: StateLayout

@@ -34,6 +34,7 @@ from fl_lightning.cli.signals import are_installed
 from fl_lightning.cli.trial import TrialBatch
 from fl_lightning.client.training import LocalTraining
 from fl_lightning.core.errors import MisconfigurationError, StorageError, describe_os_error, is_disk_error
+from fl_lightning.core.federation import FederationSettings
 from fl_lightning.core.folders import check_new_folder
 from fl_lightning.core.limits import check_number
 from fl_lightning.core.run_folder import RunFolder
@@ -49,6 +50,8 @@ RUNS = "runs"
 
 class FederatedCLI(ExtensibleCLI):
     """A LightningCLI for federations, with the sections ``model``, ``data``, ``client``, ``server`` and ``trainer``.
+
+    The section ``federation`` is for runs on several machines; a simulation ignores it.
 
     A run is stored in ``runs/<names of the configs>/version_<n>``, or in the folder that it is resumed from.
 
@@ -102,6 +105,7 @@ class FederatedCLI(ExtensibleCLI):
         parser.add_class_arguments(LocalTraining, "client")
         parser.add_lightning_class_args(FederatedServer, "server")
         parser.link_arguments("client", "server.client", apply_on="instantiate")
+        parser.add_class_arguments(FederationSettings, "federation")
         parser.add_lightning_class_args(Trainer, "trainer")
         parser.set_defaults({"trainer.enable_model_summary": False})
 
@@ -194,7 +198,7 @@ class FederatedCLI(ExtensibleCLI):
                 RunLock(RunFolder(run)).release()  # the run takes the lock later, when the data has been read
             return TensorBoardLogger(run.parent, "", run.name, default_hp_metric=False)
         while True:
-            logger = TensorBoardLogger(self._root.resolve(), self._run_name, default_hp_metric=False)
+            logger = TensorBoardLogger(self._root.resolve(), self.run_name, default_hp_metric=False)
             if not is_rank_zero() or self._create(Path(logger.log_dir)):
                 return logger
 
@@ -224,7 +228,7 @@ class FederatedCLI(ExtensibleCLI):
         return [RunFolder(file.parent) for file in self._config_files if RunFolder(file.parent).is_run]
 
     @property
-    def _run_name(self) -> str:
+    def run_name(self) -> str:
         """The joined names of the configs. A run that starts from another run's config takes that run's name."""
         names = [file.parent.parent.name if RunFolder(file.parent).is_run else file.stem for file in self._config_files]
         return "-".join(names) or "run"
@@ -235,7 +239,7 @@ class FederatedCLI(ExtensibleCLI):
             if self._given_runs:
                 return str(last_checkpoint_of(self._given_runs[-1]))
             set_keys = flatten(self.dump(skip_default=True))
-            return str(find_last_checkpoint(self._root / self._run_name, self.dump(), set_keys))
+            return str(find_last_checkpoint(self._root / self.run_name, self.dump(), set_keys))
         return ckpt_path
 
 

@@ -44,7 +44,7 @@ def _run(args: list[str] | None) -> None:
         elif command == "--version":
             print(f"fl-lightning {__version__}")
         elif command in STANDALONE_COMMANDS:
-            module = importlib.import_module(f"fl_lightning.cli.{command}")
+            module = importlib.import_module(STANDALONE_COMMANDS[command])
             if args is None:
                 raise_interrupts()
             module.main(arguments)

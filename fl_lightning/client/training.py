@@ -16,6 +16,7 @@ from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning._lightning.quiet import without_announcements
 from fl_lightning._lightning.trainer import TrainerTemplate
 from fl_lightning.client.clock import Clock, check_clock
+from fl_lightning.client.cohort import CohortTraining
 from fl_lightning.client.model import ClientModel
 from fl_lightning.client.participants import Participants, keyed_callbacks
 from fl_lightning.client.stragglers import check_dropout, check_epochs, draw_dropouts, draw_epochs
@@ -45,7 +46,7 @@ _NOISE = (
 _REPORT_INTERVAL = 0.5
 
 
-class LocalTraining:
+class LocalTraining(CohortTraining):
     """How clients train.
 
     Args:
@@ -73,8 +74,6 @@ class LocalTraining:
         trainer_flags: further flags of the client's Trainer, such as ``gradient_clip_val`` or ``precision``.
     """
 
-    #: called while clients train, with how many clients' worth of training has been done since the last update
-    on_progress: Callable[[float], None] | None = None
     _next_report = 0.0
 
     def __init__(
@@ -136,15 +135,6 @@ class LocalTraining:
         store: ClientStore | None = None,
         max_batches: int | None = None,
     ) -> None:
-        """Get ready to train, once the global model is on its device and its state is restored.
-
-        Args:
-            module: the global model.
-            data: the clients' data.
-            algorithm_callbacks: the client's half of the server's algorithm.
-            store: holds what the callbacks remember about each client.
-            max_batches: stop every client after this many batches, for a trial run.
-        """
         if self.memory_format == "channels_last":
             module.to(memory_format=torch.channels_last)  # the global model, so that evaluation is fast too
         model = ClientModel(module)
@@ -204,10 +194,6 @@ class LocalTraining:
         return draw_epochs(self.epochs, round.seed, round.number, client)
 
     def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate | LostClient]:
-        """Train the clients, each from the round's start, and yield their updates one by one.
-
-        A client that sends nothing is yielded as a :class:`~fl_lightning.core.update.LostClient`.
-        """
         gone = self._dropouts(round)
         for client in clients:
             if client in gone:
@@ -264,7 +250,6 @@ class LocalTraining:
 
     @property
     def logged_names(self) -> Collection[str]:
-        """The metrics that clients log in training, as far as this process knows."""
         return self._trainers.logged_names or ()
 
     def _vectorize(
