@@ -97,8 +97,7 @@ def test_the_numbers_of_epochs_are_uniform_and_include_both_ends():
     assert all(count == pytest.approx(500, abs=60) for count in counts.values())  # 3 standard deviations
 
 
-@pytest.mark.parametrize("execution", ["trainer", "vectorized"])
-@pytest.mark.parametrize("on_error", ["raise", "drop"])
+@pytest.mark.parametrize(("execution", "on_error"), [("trainer", "raise"), ("vectorized", "drop")])
 def test_dropping_out_is_being_lost_without_training_and_never_stops_the_run(execution, on_error):
     _, log, trainer = train(dropout=0.4, execution=execution, on_error=on_error, rounds=4)
     expected = [draw_dropouts(0.4, 0, round_, range(6)) for round_ in range(4)]
@@ -162,7 +161,13 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize(
+    "option",
+    [
+        pytest.param(name, marks=() if name in ("FedNova", "cosine over the run") else pytest.mark.slow)
+        for name in OPTIONS
+    ],
+)
 def test_clients_with_different_epochs_train_at_once_as_they_train_one_after_another(option):
     def run(execution):
         torch.manual_seed(0)
