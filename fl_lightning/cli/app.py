@@ -33,7 +33,7 @@ from fl_lightning.cli.save_config import SaveRunConfig
 from fl_lightning.cli.signals import are_installed
 from fl_lightning.cli.trial import TrialBatch
 from fl_lightning.client.training import LocalTraining
-from fl_lightning.core.errors import MisconfigurationError, StorageError, describe_os_error, is_disk_error
+from fl_lightning.core.errors import MisconfigurationError, StorageError, describe_os_error, find_disk_error
 from fl_lightning.core.federation import FederationSettings
 from fl_lightning.core.folders import check_new_folder
 from fl_lightning.core.limits import check_number
@@ -170,9 +170,11 @@ class FederatedCLI(ExtensibleCLI):
             reason = end_other_ranks(self.trainer, error)
             if self._folder in self._created and self.trainer.global_step == 0:
                 _remove_run(RunFolder(self._folder))
-            if is_disk_error(error):
-                reason = StorageError(f"{self._folder} could not be written to: {describe_os_error(error)}")
-            if isinstance(reason, StorageError) and self.trainer.global_step > 0:
+            failure = None if isinstance(error, StorageError) else find_disk_error(error)
+            if failure is not None:
+                reason = StorageError(f"{self._folder} could not be written to: {describe_os_error(failure)}")
+            saved = self._folder is not None and RunFolder(self._folder).checkpoint.is_file()
+            if isinstance(reason, StorageError) and saved:
                 reason = StorageError(f"{reason}. {RESUME}")
             if reason is not error:
                 raise reason from error

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import threading
 
 from fl_lightning import __version__
 from fl_lightning.cli.commands import COMMANDS, RESUME, STANDALONE_COMMANDS
@@ -10,7 +11,7 @@ from fl_lightning.cli.failures import is_lightnings_mistake
 from fl_lightning.cli.named_classes import import_named_classes
 from fl_lightning.cli.signals import describe, end_at_once, exit_code, raise_interrupts
 from fl_lightning.core.child_process import follow_parent
-from fl_lightning.core.errors import MisconfigurationError, RoundFailedError, StorageError
+from fl_lightning.core.errors import MisconfigurationError, RoundFailedError, StorageError, find_disk_error
 from fl_lightning.core.memory import reuse_freed_memory
 
 
@@ -88,6 +89,7 @@ def _run_federated_cli(args: list[str] | None) -> None:
     silence_irrelevant_messages()
     if args is None:
         explain_dead_ranks(RESUME)
+        threading.excepthook = _report_thread
         raise_interrupts()
     try:
         FederatedCLI(args)
@@ -105,6 +107,12 @@ def _run_federated_cli(args: list[str] | None) -> None:
             print(f"{describe(exit.__context__)}. {RESUME}", file=sys.stderr)
             sys.exit(exit_code(exit.__context__))
         raise
+
+
+def _report_thread(failure: threading.ExceptHookArgs) -> None:
+    """Print the traceback of a thread, unless the disk failed: the main thread soon reports that in one line."""
+    if find_disk_error(failure.exc_value) is None:
+        threading.__excepthook__(failure)
 
 
 def _find_mistake(error: BaseException | None) -> MisconfigurationError | None:

@@ -1,7 +1,7 @@
 """The errors that are explained in one line, and a check for the most common mistake."""
 
 import errno
-from typing import Any, TypeGuard
+from typing import Any
 
 
 class MisconfigurationError(Exception):
@@ -40,9 +40,11 @@ class StorageError(Exception):
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EFBIG)
 
 
-def is_disk_error(error: BaseException) -> TypeGuard[OSError]:
-    """Return whether the disk is full, read-only, broken or gone."""
-    return isinstance(error, OSError) and error.errno in _DISK_ERRORS
+def find_disk_error(error: BaseException | None) -> OSError | None:
+    """Return the error of a disk that is full, read-only, broken or gone, which others may have wrapped, or None."""
+    while error is not None and not (isinstance(error, OSError) and error.errno in _DISK_ERRORS):
+        error = error.__cause__
+    return error
 
 
 def describe_os_error(error: OSError) -> str:

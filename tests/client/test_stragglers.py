@@ -20,7 +20,7 @@ from tests.toys import Net, federate, identical
 
 REFUSED = {
     "epochs=0, but a client must train: set client.epochs to 1 or more": {"epochs": 0},
-    "epochs=0, but a client must train: set client.epochs to 1 or more ": {"epochs": [0, 3]},
+    "epochs=0, but a client must train": {"epochs": [0, 3]},
     r"epochs=\[5, 1\]: set client.epochs to \[1, 5\]": {"epochs": [5, 1]},
     r"epochs=\[1\]: set client.epochs to a number, or to \[smallest, largest\]": {"epochs": [1]},
     r"epochs=\[1, 2, 3\]: set client.epochs to a number": {"epochs": [1, 2, 3]},
