@@ -292,6 +292,13 @@ def _check_flags(flags: dict[str, Any]) -> None:
     for name, value in flags.items():
         if isinstance(value, float):
             check_number(name, value, setting=f"client.{name}")
+    if flags.get("accumulate_grad_batches") is not None:
+        check_number(
+            "accumulate_grad_batches",
+            flags["accumulate_grad_batches"],
+            at_least=1,
+            setting="client.accumulate_grad_batches",
+        )
     try:
         _make_trainer(flags)
     except TypeError as error:

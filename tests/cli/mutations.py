@@ -348,7 +348,8 @@ def classes() -> Iterator[Mutation]:
             yield mutation(f"{slot} is {kind}", changed(config, slot, value), None if loose else True)
         for other, value in SLOTS.items():
             if isinstance(value, dict) and other != slot:
-                wrong = None if other == "model" and slot.endswith("net") else True
+                same_kind = (other == "model" and slot.endswith("net")) or other.endswith(slot.split(".")[-1])
+                wrong = None if same_kind and not slot.endswith(".0") else True
                 yield mutation(f"{slot} is what {other} should be", changed(config, slot, value), wrong)
         if isinstance(right, dict):
             for name, value in {"unknown": {}, "other": 1, "self": None}.items():

@@ -33,6 +33,10 @@ CASES = {
         ["--client.limit_train_batches", 0],
         "limit_train_batches=0, but a client must train: set client.limit_train_batches above 0, or leave it out",
     ),
+    "no accumulated batches": (
+        ["--client.accumulate_grad_batches", 0],
+        "accumulate_grad_batches=0: set client.accumulate_grad_batches to 1 or more",
+    ),
     "a flag that is not finite": (
         ["--client.gradient_clip_val", ".nan"],
         "gradient_clip_val=nan is not a finite number: set client.gradient_clip_val to a finite number",
