@@ -4,7 +4,8 @@ BIN := .venv/bin
 TREE := .venv/tree
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Return freed memory to the system, so that two test processes and what they start fit into 2.5 GB.
-PYTEST := MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=1000000 $(BIN)/python -m pytest -n auto
+# One process begins with the first half of the tests, the other one with the second, so the tests of a file share fixtures.
+PYTEST := MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=1000000 $(BIN)/python -m pytest -n auto --dist worksteal
 
 # Reuses the packages of .venv, so that torch is installed once.
 THIRDPARTY := .venv-thirdparty
@@ -24,7 +25,7 @@ test-all: lint  ## also run the slow tests
 test-thirdparty: $(THIRDPARTY)/ready  ## federate models of six libraries, installed into an environment of its own
 	$(THIRDPARTY)/bin/python -m pytest --confcutdir tests/thirdparty tests/thirdparty
 
-lint: docs
+lint: tree  # tests/docs builds the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	cd $(TREE) && ../bin/lint-imports --no-cache --config ../../pyproject.toml

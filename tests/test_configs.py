@@ -47,16 +47,24 @@ INSTEAD = {
 }
 
 
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Write about 800 images per class of MNIST and Fashion-MNIST, and a few of each other data set."""
+    root = tmp_path_factory.mktemp("data")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for name in ("MNIST", "FashionMNIST"):
+            write_mnist(root / name / "raw", train=8000)
+        write_cifar10(root, monkeypatch, per_batch=60)
+        write_tiny_imagenet(root)
+        write_tweets(root, [(4 * (row % 2), f"user{row % 7}", f"word{row % 11} again") for row in range(600)])
+        yield root
+
+
 @pytest.fixture
-def data(tmp_path, monkeypatch) -> Path:
-    """Write ./data, with about 800 images per class of MNIST and Fashion-MNIST and a few of each other data set."""
-    root = tmp_path / "data"
-    for name in ("MNIST", "FashionMNIST"):
-        write_mnist(root / name / "raw", train=8000)
-    write_cifar10(root, monkeypatch, per_batch=60)
-    write_tiny_imagenet(root)
-    write_tweets(root, [(4 * (row % 2), f"user{row % 7}", f"word{row % 11} again") for row in range(600)])
-    return root
+def data(files, tmp_path) -> Path:
+    """Make the files available as ./data."""
+    (tmp_path / "data").symlink_to(files)
+    return tmp_path / "data"
 
 
 @pytest.mark.parametrize("config", COMPLETE, ids=lambda path: path.stem)

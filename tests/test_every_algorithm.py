@@ -217,8 +217,16 @@ def test_a_combination_that_cannot_work_is_refused_before_training_with_the_reas
     assert "\n" not in str(error.value)
 
 
+#: the writers of Scaffold's and Ditto's memories are an aggregator and a client callback; the others are slow tests
 in_memory_or_folder = pytest.mark.parametrize(
-    ("algorithm", "folder"), [(name, False) for name in ALGORITHMS] + [(name, True) for name in WITH_MEMORY]
+    ("algorithm", "folder"),
+    [
+        *((name, False) for name in ALGORITHMS),
+        *(
+            pytest.param(name, True, marks=() if name in ("Scaffold", "Ditto") else pytest.mark.slow)
+            for name in WITH_MEMORY
+        ),
+    ],
 )
 
 

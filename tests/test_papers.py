@@ -3,7 +3,6 @@
 The tiny files are in the formats of the real data sets. ``make test`` tries a few small cells, ``make test-all`` all.
 """
 
-import fcntl
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -55,14 +54,6 @@ def data(tmp_path_factory):
         write_tiny_imagenet(root)
         write_tweets(root, [(4 * (row % 2), f"user{row % 7}", f"word{row % 11} again") for row in range(600)])
         yield root
-
-
-@pytest.fixture
-def alone(tmp_path_factory):
-    """Run one such test at a time, because some have networks of up to a gigabyte."""
-    with open(tmp_path_factory.getbasetemp().parent / "alone.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def try_cells(name: str, data: Path, chosen: Iterable[str] | None = None) -> int:

@@ -6,11 +6,11 @@ therefore imports nothing heavy.
 
 import ctypes
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -74,7 +74,10 @@ def set_free_memory(size: int) -> None:
 
 
 def _packages() -> Path:
-    return Path(sysconfig.get_path("purelib"))
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    return Path(torch.origin).parent.parent
 
 
 def _include_folders() -> list[Path]:
