@@ -8,14 +8,15 @@ from torch import Tensor
 from fl_lightning._lightning.names import Callback, Trainer
 from fl_lightning.aggregation import Aggregate
 from fl_lightning.core.round import Round
-from fl_lightning.core.update import ClientUpdate
+from fl_lightning.core.update import ClientUpdate, LostClient
 from fl_lightning.module import FederatedModule
 
 
 class RoundCallback(Callback):
     """A callback of the server's Trainer with hooks for what happens within a round.
 
-    In a distributed run, every rank calls the hooks, but ``on_client_end`` only for its own clients.
+    In a distributed run, every rank calls the hooks, but ``on_client_end`` and ``on_client_lost`` only for its own
+    clients.
     """
 
     def on_round_start(
@@ -27,6 +28,9 @@ class RoundCallback(Callback):
         self, trainer: Trainer, pl_module: FederatedModule, round: Round, update: ClientUpdate, weight: float
     ) -> None:
         """Called when a client is done, with its weight before normalisation."""
+
+    def on_client_lost(self, trainer: Trainer, pl_module: FederatedModule, round: Round, lost: LostClient) -> None:
+        """Called instead of :meth:`on_client_end` for a client that failed or dropped out."""
 
     def on_round_end(self, trainer: Trainer, pl_module: FederatedModule, round: Round, aggregate: Aggregate) -> None:
         """Called when the global model has been updated, before validation."""

@@ -2,8 +2,9 @@
 
 import copy
 import gc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.checkpoint import verify_checkpoints
 from fl_lightning._lightning.client_module import without_compilation
 from fl_lightning._lightning.evaluation_loop import Sharing, share_evaluation
 from fl_lightning._lightning.names import Callback, LightningModule, Trainer, rank_zero_info
@@ -24,7 +26,9 @@ from fl_lightning._lightning.server_trainer import (
 from fl_lightning._lightning.tensorboard import mark_restart, tensorboard_loggers
 from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Federation, Weighting
 from fl_lightning.aggregation.base import weight_of
+from fl_lightning.attacks import Attack
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
+from fl_lightning.callbacks.run.lost_clients import LostClients, run_folder
 from fl_lightning.callbacks.run.monitors import explain_client_metrics, remove_learning_rate_monitor
 from fl_lightning.callbacks.run.preparation import (
     adapt_callbacks,
@@ -37,18 +41,21 @@ from fl_lightning.callbacks.run.preparation import (
     refuse_tuners,
 )
 from fl_lightning.callbacks.run.progress import RoundProgressBar
+from fl_lightning.callbacks.run.resumable import read_checkpoint
 from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.callbacks.run.tally import Tally
-from fl_lightning.client import LocalTraining
+from fl_lightning.client import CohortTraining, LocalTraining
 from fl_lightning.core.distributed import broadcast_from_zero
 from fl_lightning.core.errors import MisconfigurationError, refuse_classes
 from fl_lightning.core.evaluations import Evaluations
 from fl_lightning.core.folders import check_new_folder
 from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.core.round import Round
+from fl_lightning.core.soundness import SoundnessCheck
 from fl_lightning.core.state import StateDict, snapshot
 from fl_lightning.core.store import ClientStore
 from fl_lightning.core.traffic import Downloads
+from fl_lightning.core.update import ClientUpdate, LostClient
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.evaluation import share_of, why_not_shared
 from fl_lightning.module import FederatedModule, RoundRunner
@@ -66,6 +73,7 @@ class FederatedServer(RoundRunner):
             class: Adam yields FedAdam, SGD with momentum yields FedAvgM. By default, the aggregate is copied exactly.
         transforms: transforms that are applied in this order to each update on its way to the server.
         client_folder: folder for what is remembered about each client; by default, this stays in memory.
+        min_clients: the run stops if fewer clients of a round are left, because the others failed or dropped out.
     """
 
     def __init__(
@@ -76,6 +84,7 @@ class FederatedServer(RoundRunner):
         optimizer: Callable[[Iterable], Optimizer] | None = None,
         transforms: list[UploadTransform] | None = None,
         client_folder: str | None = None,
+        min_clients: int = 1,
     ) -> None:
         mixture = explain_mixed_copies()
         if mixture is not None:
@@ -83,12 +92,23 @@ class FederatedServer(RoundRunner):
         refuse_classes(aggregator=aggregator, client=client)
         if weighting not in ("samples", "uniform"):
             raise MisconfigurationError(f"weighting={weighting!r}: set server.weighting to samples or uniform")
+        if min_clients < 1:
+            raise MisconfigurationError(f"min_clients={min_clients}: set server.min_clients to 1 or more")
         self.aggregator = aggregator or FedAvg()
         self.weighting = weighting
         self.client = client or LocalTraining()
+        #: trains the clients of a round, as :attr:`client` says: in this process, unless it is replaced
+        self.training: CohortTraining = self.client
         self.optimizer = optimizer
         self.transforms = transforms or []
+        compressing = [type(transform).__name__ for transform in self.transforms if transform.compresses]
+        if len(compressing) > 1:
+            raise MisconfigurationError(
+                f"transforms has {' and '.join(compressing)}, but only one of them can count the bytes that it saves:"
+                " keep one in server.transforms"
+            )
         self.client_folder = client_folder
+        self.min_clients = min_clients
         self.store = ClientStore(client_folder)
         self._module_callbacks: list[Callback] = []
         self._fresh_aggregator_state = copy.deepcopy(self.aggregator.state_dict())
@@ -100,6 +120,8 @@ class FederatedServer(RoundRunner):
         self.store.load_state_dict(ClientStore().state_dict())
         #: the state from which the clients continue, if it is not the served model
         self._clients_state: StateDict | None = None
+        #: the served model, while a round is under way in which the module holds another one
+        self._served_state: StateDict | None = None
         self._evaluations = Evaluations()
         self._bytes = {"up": 0, "down": 0}
         self._validated_round: int | None = None
@@ -134,6 +156,10 @@ class FederatedServer(RoundRunner):
         share_evaluation(trainer, Sharing(pl_module.module, why_not_shared, share_of))
         leave_model_unwrapped(trainer)
         trainer.log_every_n_steps = 1  # type: ignore[attr-defined]
+        weights = [name for name, _ in pl_module.module.named_parameters()]
+        verify_checkpoints(
+            trainer, partial(read_checkpoint, resume=stage == "fit", weights=weights, server=self.state_key)
+        )
         if stage == "fit":
             order_checkpoints(trainer)
             adapt_callbacks(trainer)
@@ -156,6 +182,8 @@ class FederatedServer(RoundRunner):
             check_new_folder(Path(self.client_folder), "server.client_folder")
         if self._saved_run is None:
             self.store.check_empty()
+        if trainer.is_global_zero:
+            self.store.remove_incomplete()
         module = pl_module.module
         assert isinstance(module, LightningModule)
         for tensor in module.state_dict().values():
@@ -164,15 +192,22 @@ class FederatedServer(RoundRunner):
         self.store.move_to(pl_module.device)
         self.aggregator.memory = self.store.part(type(self.aggregator).__name__)
         self.aggregator.prepare(
-            module, Federation(data.num_clients, data.seed, self.weighting, self.optimizer, self.client)
+            module,
+            Federation(data.num_clients, data.seed, self.weighting, self.optimizer, self.client, data.selection),
         )
-        self.client.prepare(
+        self.training.prepare(
             module,
             data,
             [*self._module_callbacks, *self.aggregator.client_callbacks()],
             self.store,
             max_batches=int(trainer.fast_dev_run) or None,  # type: ignore[attr-defined]
         )
+        #: where tracebacks of clients are kept, if the run keeps any files
+        self._folder = run_folder(trainer)
+        self._check_cohort(data)
+        for attack in [*self.transforms, *self.client.callbacks]:
+            if isinstance(attack, Attack):
+                rank_zero_info(attack.describe(data.num_clients, data.seed))
         gc.freeze()  # existing objects stay, so the collector can skip them when it frees the clients' Trainers
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -184,7 +219,7 @@ class FederatedServer(RoundRunner):
                 mark_restart(logger, trainer.current_epoch)
         bar = trainer.progress_bar_callback
         if isinstance(bar, RoundProgressBar | RichRoundProgressBar) and bar.is_enabled:
-            self.client.on_progress = bar.show_progress
+            self.training.on_progress = bar.show_progress
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Seed the round, so that nothing random in it, validation included, depends on earlier rounds."""
@@ -199,12 +234,19 @@ class FederatedServer(RoundRunner):
         self._downloads.begin_round(round.start, round.broadcast, self.aggregator.layout)
         watchers = [callback for callback in trainer.callbacks if isinstance(callback, RoundCallback)]  # type: ignore[attr-defined]
         tally = Tally(pl_module.device, bool(self.client.log_metrics))
+        # Waiting for a GPU once per client is the price of dropping a client before anything has seen its update.
+        wait = self.client.on_error == "drop" or pl_module.device.type == "cpu"
+        is_unsound = SoundnessCheck(self.aggregator.layout, round.start, wait)
+        lost = LostClients(round.number, self.client.on_error, self.min_clients, self._folder)
 
         for watcher in watchers:
             watcher.on_round_start(trainer, pl_module, round, clients)
-        for update in self.client.train_cohort(clients, round):
-            for transform in self.transforms:
-                update = transform(update, round, self.aggregator.layout)
+        for update in self._arriving(clients, round, is_unsound, lost):
+            if isinstance(update, LostClient):
+                for watcher in watchers:
+                    watcher.on_client_lost(trainer, pl_module, round, update)
+                tally.lose(update, self._downloads.size(update.client))
+                continue
             weight = weight_of(update, self.weighting)
             for watcher in watchers:  # first, because an aggregator may replace the state that the client started from
                 watcher.on_client_end(trainer, pl_module, round, update, weight)
@@ -212,7 +254,9 @@ class FederatedServer(RoundRunner):
             for writer, values in update.memory.items():
                 self.store.stage(writer, update.client, values)
             tally.add(update, weight, self._downloads.size(update.client))
-        self.store.commit()  # from here on, no client of the round can fail
+        totals = tally.read(is_unsound.num_doubts())
+        lost.decide(totals, is_unsound, pl_module.device)  # after this, no client of the round can fail
+        self.store.commit()
         self.store.exchange(pl_module.device)
         self.aggregator.reduce()
         aggregate = self.aggregator.finish_round()
@@ -221,10 +265,12 @@ class FederatedServer(RoundRunner):
         for watcher in watchers:
             watcher.on_round_end(trainer, pl_module, round, aggregate)
 
-        totals = tally.totals(self._bytes)
-        log_round(trainer, {**totals, **aggregate.metrics})
-        if "train/loss" in totals:
-            loss = torch.tensor(totals["train/loss"])  # stays on the host, from which the progress bar reads it
+        logged = totals.values(self._bytes)
+        if totals.lost or self.client.loses_clients:
+            logged["round/dropped"] = float(totals.lost)
+        log_round(trainer, {**logged, **aggregate.metrics})
+        if "train/loss" in logged:
+            loss = torch.tensor(logged["train/loss"])  # stays on the host, from which the progress bar reads it
             pl_module.log("train/loss", loss, logger=False, prog_bar=True, batch_size=1)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -246,7 +292,7 @@ class FederatedServer(RoundRunner):
         if self._validated_round != trainer.current_epoch:
             skip_stale_scores(trainer)
         if self._evaluations.names is not None:
-            explain_client_metrics(trainer, self._evaluations.names, self.client.logged_names)
+            explain_client_metrics(trainer, self._evaluations.names, self.training.logged_names)
 
     def next_start(self, pl_module: FederatedModule) -> StateDict:
         """Return the state that the next round's clients start from; with two models, it is not the served one."""
@@ -254,12 +300,16 @@ class FederatedServer(RoundRunner):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Release the client model and unfreeze the garbage collector."""
-        self.client.release()
+        self.training.release()
         gc.unfreeze()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Release the client model and unfreeze the garbage collector."""
-        self.client.release()
+        """Return to the model of the last complete round, and release what the clients used."""
+        if self._served_state is not None:
+            assert isinstance(pl_module, FederatedModule)
+            pl_module.module.load_state_dict(self._served_state)
+            self._served_state = None
+        self.training.release()
         gc.unfreeze()
 
     def state_dict(self) -> dict[str, Any]:
@@ -288,6 +338,7 @@ class FederatedServer(RoundRunner):
     def _begin_round(self, pl_module: FederatedModule) -> Round:
         trainer, module = pl_module.trainer, pl_module.module
         if self._clients_state is not None:
+            self._served_state = snapshot(module)
             module.load_state_dict(self._clients_state)
         self.store.begin_round()
         round = Round(
@@ -297,12 +348,42 @@ class FederatedServer(RoundRunner):
             start=snapshot(module),
             personal=self.aggregator.personal_state,
             evaluations=self._evaluations,
+            num_clients=_data_of(trainer).num_clients,
+            memory=partial(self.store.get, device=pl_module.device),
         )
         self.aggregator.begin_round(module, round)
         self.aggregator.round = replace(round, broadcast=self.aggregator.broadcast())
         return self.aggregator.round
 
+    def _arriving(
+        self, clients: list[int], round: Round, is_unsound: SoundnessCheck, lost: LostClients
+    ) -> Iterator[ClientUpdate | LostClient]:
+        """Train the clients and yield their updates, checked and transformed, and the clients that are lost."""
+        found: list[LostClient] = []
+
+        def sound(sent: Iterable[ClientUpdate | LostClient]) -> Iterator[ClientUpdate]:
+            for item in sent:
+                problem = item if isinstance(item, LostClient) else is_unsound(item)
+                if problem is None:
+                    assert isinstance(item, ClientUpdate)
+                    yield item
+                    continue
+                found.append(problem)
+                if lost.add(problem):  # the rank's other clients need not train any more
+                    return
+
+        updates = sound(self.training.train_cohort(clients, round))
+        transforms = [] if self.training.applies_transforms else self.transforms
+        for transform in transforms:
+            updates = transform.apply(updates, round, self.aggregator.layout)
+        for update in sound(updates) if transforms else updates:
+            yield from found
+            found.clear()
+            yield update
+        yield from found
+
     def _install(self, pl_module: FederatedModule, aggregate: Aggregate) -> None:
+        self._served_state = None
         self.aggregator.resize(pl_module.module, aggregate.state)
         pl_module.move_towards(aggregate.state)
         if aggregate.served_state is aggregate.state:
@@ -313,6 +394,14 @@ class FederatedServer(RoundRunner):
         assert isinstance(module, LightningModule)
         self._clients_state = copy.deepcopy(dict(module.state_dict()))
         module.load_state_dict(aggregate.served_state)
+
+    def _check_cohort(self, data: FederatedDataModule) -> None:
+        clients = len(data.cohort(0))
+        if clients < self.min_clients:
+            raise MisconfigurationError(
+                f"min_clients={self.min_clients}, but a round has {clients} clients: set server.min_clients to"
+                f" {clients} or less, or select more clients"
+            )
 
     def _run_identity(self, trainer: Trainer) -> dict[str, Any]:
         """Return the settings that must not change when a run is resumed."""

@@ -6,13 +6,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fl_lightning.callbacks.server import FederatedServer
     from fl_lightning.client import LocalTraining
-    from fl_lightning.core.update import ClientUpdate
+    from fl_lightning.core.update import ClientUpdate, LostClient
     from fl_lightning.data import FederatedDataModule
     from fl_lightning.module import FederatedModule
 
 __version__ = "0.2.0"
 
-__all__ = ["ClientUpdate", "FederatedDataModule", "FederatedModule", "FederatedServer", "LocalTraining", "__version__"]
+__all__ = [
+    "ClientUpdate",
+    "FederatedDataModule",
+    "FederatedModule",
+    "FederatedServer",
+    "LocalTraining",
+    "LostClient",
+    "__version__",
+]
 
 _HOMES = {
     "ClientUpdate": "fl_lightning.core.update",
@@ -20,6 +28,7 @@ _HOMES = {
     "FederatedModule": "fl_lightning.module",
     "FederatedServer": "fl_lightning.callbacks",
     "LocalTraining": "fl_lightning.client",
+    "LostClient": "fl_lightning.core.update",
 }
 
 

@@ -13,6 +13,7 @@ import fl_lightning
         ("FederatedModule", "fl_lightning.module"),
         ("FederatedServer", "fl_lightning.callbacks"),
         ("LocalTraining", "fl_lightning.client"),
+        ("LostClient", "fl_lightning.core.update"),
     ],
 )
 def test_the_main_classes_are_imported_from_the_package(name, module):

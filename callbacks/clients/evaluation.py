@@ -1,10 +1,11 @@
 """Evaluation of each client's model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from fl_lightning._lightning.client_module import client_copy
 from fl_lightning._lightning.delegation import with_loaders
@@ -19,7 +20,11 @@ from fl_lightning.core.limits import check_number
 from fl_lightning.core.metric_names import smaller_is_better
 from fl_lightning.core.randomness import preserved_generators
 from fl_lightning.core.round import Round
+from fl_lightning.data import FederatedDataModule
 from fl_lightning.module import FederatedModule
+
+#: the data that clients' models are evaluated on
+Samples = Literal["validation", "own"]
 
 
 class ClientEvaluation(RoundCallback):
@@ -34,7 +39,7 @@ class ClientEvaluation(RoundCallback):
             trains on, which shows which clients the global model serves badly.
     """
 
-    def __init__(self, every_n_rounds: int = 1, samples: Literal["validation", "own"] = "validation") -> None:
+    def __init__(self, every_n_rounds: int = 1, samples: Samples = "validation") -> None:
         check_number("every_n_rounds", every_n_rounds, at_least=1)
         if samples not in ("validation", "own"):
             raise MisconfigurationError(f"samples={samples!r}: set it to validation or own")
@@ -46,27 +51,22 @@ class ClientEvaluation(RoundCallback):
         if (round.number + 1) % self.every_n_rounds:
             return
         clients = range(trainer.datamodule.num_clients)  # type: ignore[attr-defined]
-        evaluated = evaluate_clients(trainer, clients, partial(self._evaluate, pl_module=pl_module, round=round))
-        log_round(trainer, spread_of([evaluated[client] for client in clients]))
+        module = pl_module.module
+        assert isinstance(module, LightningModule)
+        evaluated = pl_module.server.training.evaluate(clients, module, round, self.samples)
+        if evaluated is None:
+            evaluated = evaluate_clients(trainer, clients, partial(self._evaluate, pl_module=pl_module, round=round))
+        if evaluated:
+            log_round(trainer, spread_of([evaluated[client] for client in clients if client in evaluated]))
 
     def _evaluate(self, client: int, evaluator: Trainer, pl_module: FederatedModule, round: Round) -> dict[str, float]:
         module, server = pl_module.module, pl_module.server
         assert isinstance(module, LightningModule)
-        personal = client_copy(module)
         own = {**server.aggregator.personal_state(client), **server.client.personal_model(client)}
-        personal.load_state_dict({**module.state_dict(), **own})
         data: Any = pl_module.trainer.datamodule  # type: ignore[attr-defined]
-        if self.samples == "own":
-            loader = data.client_loader(client, round.number, server.client.batch_size, keep_last=True)
-        else:
-            loader = data.validation_loaders()
-        metrics = validation_metrics(evaluator, personal, data.source, loader)
-        if not metrics:
-            raise MisconfigurationError(
-                f"ClientEvaluation found no metrics: give {type(data.source).__name__} validation data, and log metrics"
-                f" in {type(module).__name__}.validation_step"
-            )
-        return metrics
+        return client_metrics(
+            evaluator, module, own, data, client, round.number, self.samples, server.client.batch_size
+        )
 
 
 def evaluate_clients(
@@ -85,6 +85,43 @@ def evaluate_clients(
         with preserved_generators(), without_announcements():
             results.append((client, evaluate(client, template.copy())))
     return dict(gather_objects(results))
+
+
+def client_metrics(
+    evaluator: Trainer,
+    module: LightningModule,
+    own: Mapping[str, Tensor],
+    data: FederatedDataModule,
+    client: int,
+    round: int,
+    samples: Samples,
+    batch_size: int | None,
+) -> dict[str, float]:
+    """Evaluate one client's own model.
+
+    Args:
+        evaluator: a Trainer that has not run yet.
+        module: the served model, which is not changed.
+        own: the entries in which the client's model differs from it.
+        data: the data to evaluate on.
+        client: the client's number.
+        round: the round's number; if clients redraw, it determines their samples.
+        samples: whether to evaluate on the validation data or on the client's own samples.
+        batch_size: samples per batch of the client's own samples; by default, that of the source's loader.
+    """
+    personal = client_copy(module)
+    personal.load_state_dict({**module.state_dict(), **own})
+    if samples == "own":
+        loader = data.client_loader(client, round, batch_size, keep_last=True)
+    else:
+        loader = data.validation_loaders()
+    metrics = validation_metrics(evaluator, personal, data.source, loader)
+    if not metrics:
+        raise MisconfigurationError(
+            f"ClientEvaluation found no metrics: give {type(data.source).__name__} validation data, and log metrics"
+            f" in {type(module).__name__}.validation_step"
+        )
+    return metrics
 
 
 def validation_metrics(

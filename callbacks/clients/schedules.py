@@ -12,7 +12,8 @@ class CosineAnnealing(ClientCallback):
     """η = η_min + ½ (η_max - η_min)(1 + cos(π T_cur / T)), set before every batch; η_max is the optimiser's own rate.
 
     Xing, Ning, Zhou, Liao, Xu, Zou. N-FedAvg: Novel Federated Average Algorithm Based on FedAvg (eq. 2). T_cur is the
-    number of epochs completed, including the fraction of the current one. The paper is ambiguous, hence ``horizon``.
+    number of epochs completed, including the fraction of the current one. The paper is ambiguous, hence ``horizon``. If
+    clients draw their numbers of local epochs, each goes through the same part of the arc in its own number of epochs.
 
     Args:
         horizon: ``run`` uses one arc over all rounds, T = rounds · local epochs; ``round`` uses one arc per round.
@@ -30,7 +31,7 @@ class CosineAnnealing(ClientCallback):
 
     def learning_rate(self, rate: float, progress: Progress) -> float:
         """Return the learning rate of this batch."""
-        epochs, rounds = self.local_training.epochs, self.round.num_rounds
+        epochs, rounds = self.local_training.epochs_of(self.client, self.round), self.round.num_rounds
         done, total = progress.epochs_done, float(epochs)
         if self.horizon == "run":
             if rounds is None:

@@ -27,6 +27,7 @@ from fl_lightning.callbacks.run.hparams import HyperParameters
 from fl_lightning.callbacks.run.layout import TensorBoardLayout
 from fl_lightning.callbacks.run.partition_picture import PartitionPicture
 from fl_lightning.callbacks.run.progress import RoundProgressBar
+from fl_lightning.callbacks.run.provenance import Provenance
 from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.callbacks.run.weight_averaging import average_statistics
 from fl_lightning.client import ClientCallback
@@ -137,7 +138,8 @@ def _is_users(callback: Callback, hook: str) -> bool:
 def add_round_callbacks(trainer: Trainer) -> None:
     """Replace Lightning's progress bars and default checkpoint with ones for rounds; the user's own classes stay.
 
-    TensorBoard gets a picture of the partition, a layout of its charts and the run's hyper-parameters.
+    The run records what it is made with. TensorBoard gets a picture of the partition, a layout of its charts and the
+    run's hyper-parameters.
     """
     callbacks: list[Callback] = []
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
@@ -151,8 +153,10 @@ def add_round_callbacks(trainer: Trainer) -> None:
     wants_checkpoints = any(isinstance(callback, Checkpoint) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     if wants_checkpoints and not any(isinstance(callback, LastRound) for callback in callbacks):
         callbacks.append(LastRound())
+    present = {type(callback) for callback in callbacks}
+    if Provenance not in present:
+        callbacks.append(Provenance())
     if any(tensorboard_loggers(trainer)):
-        present = {type(callback) for callback in callbacks}
         callbacks += [kind() for kind in (PartitionPicture, TensorBoardLayout, HyperParameters) if kind not in present]
     trainer.callbacks = callbacks  # type: ignore[attr-defined]
 

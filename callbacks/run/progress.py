@@ -9,7 +9,7 @@ from typing import Any
 from fl_lightning._lightning.names import LightningModule, Tqdm, TQDMProgressBar, Trainer
 from fl_lightning.callbacks.round_callback import RoundCallback
 from fl_lightning.core.round import Round
-from fl_lightning.core.update import ClientUpdate
+from fl_lightning.core.update import ClientUpdate, LostClient
 from fl_lightning.module import FederatedModule
 
 
@@ -119,6 +119,13 @@ class RoundProgressBar(TQDMProgressBar, RoundCallback):
         self, trainer: Trainer, pl_module: FederatedModule, round: Round, update: ClientUpdate, weight: float
     ) -> None:
         """Count the client."""
+        self._count_client()
+
+    def on_client_lost(self, trainer: Trainer, pl_module: FederatedModule, round: Round, lost: LostClient) -> None:
+        """Count the client."""
+        self._count_client()
+
+    def _count_client(self) -> None:
         self._clients_done += 1
         # Clients that trained at once end one after another, when the bar already counts all of them.
         self.train_progress_bar.n = max(self.train_progress_bar.n, self._clients_done)

@@ -8,7 +8,7 @@ from fl_lightning._lightning.names import LightningModule, RichProgressBar, Tqdm
 from fl_lightning.callbacks.round_callback import RoundCallback
 from fl_lightning.callbacks.run.progress import format_clients, time_left
 from fl_lightning.core.round import Round
-from fl_lightning.core.update import ClientUpdate
+from fl_lightning.core.update import ClientUpdate, LostClient
 from fl_lightning.module import FederatedModule
 
 
@@ -54,6 +54,13 @@ class RichRoundProgressBar(RichProgressBar, RoundCallback):
         self, trainer: Trainer, pl_module: FederatedModule, round: Round, update: ClientUpdate, weight: float
     ) -> None:
         """Count the client."""
+        self._count_client()
+
+    def on_client_lost(self, trainer: Trainer, pl_module: FederatedModule, round: Round, lost: LostClient) -> None:
+        """Count the client."""
+        self._count_client()
+
+    def _count_client(self) -> None:
         self._clients_done += 1
         # Clients that trained at once end one after another, when the bar already counts all of them.
         self._shown = max(self._shown, self._clients_done)

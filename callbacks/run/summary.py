@@ -1,13 +1,12 @@
 """What a run prints about itself in the terminal."""
 
-from pathlib import Path
-
 from fl_lightning._lightning.names import Callback, LightningModule, Trainer, rank_zero_only
 from fl_lightning._lightning.server_trainer import evaluated_metrics
 from fl_lightning._lightning.tensorboard import tensorboard_loggers
 from fl_lightning.callbacks.run.checkpoint import LastRound
 from fl_lightning.callbacks.run.decoration import decoration
 from fl_lightning.callbacks.server import FederatedServer
+from fl_lightning.core.run_folder import short_path
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.module import FederatedModule
 
@@ -56,20 +55,14 @@ class RunSummary(Callback):
         lines = [f"After round {rounds}" + (f" of {trainer.max_epochs}, stopped early" if early else "")]
         lines += [f"  {name:<22} {metrics[name]:.4f}" for name in sorted(metrics)]
         if log_dir:
-            lines.append(f"  {'logs':<22} {_short_path(log_dir)}")
+            lines.append(f"  {'logs':<22} {short_path(log_dir)}")
         for callback in trainer.checkpoint_callbacks:
             path = getattr(callback, "best_model_path", "")
             if path:
-                lines.append(f"  {'checkpoint' if isinstance(callback, LastRound) else 'best':<22} {_short_path(path)}")
+                lines.append(f"  {'checkpoint' if isinstance(callback, LastRound) else 'best':<22} {short_path(path)}")
         for logger in tensorboard_loggers(trainer):
-            lines.append(f"Look at the curves:  tensorboard --logdir {_short_path(logger.log_dir)}")
+            lines.append(f"Look at the curves:  tensorboard --logdir {short_path(logger.log_dir)}")
         _print("\n".join(lines))
-
-
-def _short_path(path: str) -> str:
-    """Return the path relative to the current folder if it is inside that folder."""
-    absolute, here = Path(path).resolve(), Path.cwd()
-    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
 
 
 @rank_zero_only

@@ -1,12 +1,14 @@
 """The sums over a round's clients that every run logs."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from fl_lightning.core.distributed import gather_notes, sum_over_ranks
 from fl_lightning.core.state import exact_dtype
 from fl_lightning.core.transfer import to_device
-from fl_lightning.core.update import ClientUpdate, state_bytes
+from fl_lightning.core.update import ClientUpdate, LostClient, state_bytes
 
 
 class Tally:
@@ -21,7 +23,7 @@ class Tally:
         self._zeros = torch.zeros(2, dtype=exact_dtype(device), device=device)
         #: the sums of weights and of weighted values, by tag
         self._means = {"train/loss": self._zeros.clone(), "train/learning_rate": self._zeros.clone()}
-        self._counts = {"clients": 0, "up": 0, "down": 0}
+        self._counts = {"clients": 0, "lost": 0, "failed": 0, "up": 0, "down": 0}
         self._logs = logs
 
     def add(self, update: ClientUpdate, weight: float, down: int) -> None:
@@ -43,22 +45,59 @@ class Tally:
         self._counts["up"] += (update.num_bytes or 0) + state_bytes(update.extras)
         self._counts["down"] += down
 
-    def totals(self, bytes_so_far: dict[str, int]) -> dict[str, float]:
-        """Return the values to log, and add the round's bytes to those of earlier rounds."""
+    def lose(self, lost: LostClient, down: int) -> None:
+        """Count a client that is lost, but that was sent the model."""
+        self._counts["lost"] += 1
+        self._counts["failed"] += not lost.planned
+        self._counts["down"] += down
+
+    def read(self, doubts: Tensor | None = None) -> "Totals":
+        """Return the sums over all ranks. On a GPU, this is when the host waits for the round's clients.
+
+        Args:
+            doubts: how many of the counted clients turned out to have failed, as a tensor on the device.
+        """
         device = self._zeros.device
         names = sorted({*gather_notes(list(self._means), device)} if self._logs else self._means)
         counts = to_device(torch.tensor(list(self._counts.values()), dtype=self._zeros.dtype), device)
         means = [self._means.get(name, self._zeros) for name in names]
-        numbers = torch.cat([counts, *means])
+        late = self._zeros[:1] if doubts is None else doubts.to(self._zeros).reshape(1)
+        numbers = torch.cat([counts, late, *means])
         sum_over_ranks(numbers)
-        clients, up, down, *sums = numbers.tolist()
-        bytes_so_far["up"] += int(up)
-        bytes_so_far["down"] += int(down)
+        clients, lost, failed, up, down, found, *sums = numbers.tolist()
         pairs = zip(names, sums[::2], sums[1::2], strict=True)
-        return {name: total / weight for name, weight, total in pairs if weight} | {
-            "round/clients": clients,
-            "bytes/up": up,
-            "bytes/down": down,
+        means_by_name = {name: total / weight for name, weight, total in pairs if weight}
+        return Totals(int(clients), int(lost), int(failed + found), int(up), int(down), means_by_name)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over the clients of a round, on all ranks.
+
+    Args:
+        clients: how many clients were received.
+        lost: how many were lost.
+        failed: how many of the round's clients failed, other than as planned.
+        up: bytes from clients to the server.
+        down: bytes from the server to clients.
+        means: weighted means of what clients reported, by tag.
+    """
+
+    clients: int
+    lost: int
+    failed: int
+    up: int
+    down: int
+    means: dict[str, float]
+
+    def values(self, bytes_so_far: dict[str, int]) -> dict[str, float]:
+        """Return the values to log, and add the round's bytes to those of earlier rounds."""
+        bytes_so_far["up"] += self.up
+        bytes_so_far["down"] += self.down
+        return self.means | {
+            "round/clients": float(self.clients),
+            "bytes/up": float(self.up),
+            "bytes/down": float(self.down),
             "bytes/up_total": float(bytes_so_far["up"]),
             "bytes/down_total": float(bytes_so_far["down"]),
         }

@@ -32,6 +32,8 @@ class FedAvgLastFC(SplitAggregator):
             ``nn.Linear``.
     """
 
+    needs_class_counts = True
+
     def __init__(self, head: str | None = None) -> None:
         self.head = head
 

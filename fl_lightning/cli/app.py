@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,10 +14,12 @@ import fl_lightning.models  # noqa: F401
 from fl_lightning._lightning.cli import Command, CommandParser, ExtensibleCLI
 from fl_lightning._lightning.cli_names import ArgsType, LightningArgumentParser, LightningCLI
 from fl_lightning._lightning.names import LightningModule, TensorBoardLogger, Trainer, rank_zero_warn
+from fl_lightning._lightning.ranks import end_other_ranks, is_rank_zero, keep_signal_handlers
 from fl_lightning.callbacks import FederatedServer, RunSummary
+from fl_lightning.callbacks.run.provenance import Provenance
 from fl_lightning.cli import allowed_classes, partition, predict
 from fl_lightning.cli.checkpoints import check_checkpoint, find_last_checkpoint, last_checkpoint_of
-from fl_lightning.cli.commands import COMMANDS
+from fl_lightning.cli.commands import COMMANDS, RESUME
 from fl_lightning.cli.config_files import (
     check_arguments,
     check_section_files,
@@ -27,12 +30,15 @@ from fl_lightning.cli.errors import shorten_parser_error, suggest_option
 from fl_lightning.cli.failures import explain_failure
 from fl_lightning.cli.help import ShortHelpFormatter, use_short_help
 from fl_lightning.cli.save_config import SaveRunConfig
+from fl_lightning.cli.signals import are_installed
 from fl_lightning.cli.trial import TrialBatch
 from fl_lightning.client.training import LocalTraining
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.errors import MisconfigurationError, StorageError, describe_os_error, find_disk_error
+from fl_lightning.core.federation import FederationSettings
 from fl_lightning.core.folders import check_new_folder
 from fl_lightning.core.limits import check_number
 from fl_lightning.core.run_folder import RunFolder
+from fl_lightning.core.run_lock import RunLock
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiments.settings import flatten
 from fl_lightning.experiments.yaml_file import read_yaml_file
@@ -45,6 +51,8 @@ RUNS = "runs"
 class FederatedCLI(ExtensibleCLI):
     """A LightningCLI for federations, with the sections ``model``, ``data``, ``client``, ``server`` and ``trainer``.
 
+    The section ``federation`` is for runs on several machines; a simulation ignores it.
+
     A run is stored in ``runs/<names of the configs>/version_<n>``, or in the folder that it is resumed from.
 
     Args:
@@ -53,7 +61,16 @@ class FederatedCLI(ExtensibleCLI):
 
     def __init__(self, args: ArgsType = None) -> None:
         self._folder: Path | None = None
+        self._created: list[Path] = []
         self._trainer_arguments: dict[str, Any] = {}
+        try:
+            self._parse_and_run(args)
+        finally:
+            for folder in self._created:
+                with suppress(OSError):  # it is not empty
+                    folder.rmdir()
+
+    def _parse_and_run(self, args: ArgsType) -> None:
         super().__init__(
             args=args,
             model_class=LightningModule,
@@ -88,6 +105,7 @@ class FederatedCLI(ExtensibleCLI):
         parser.add_class_arguments(LocalTraining, "client")
         parser.add_lightning_class_args(FederatedServer, "server")
         parser.link_arguments("client", "server.client", apply_on="instantiate")
+        parser.add_class_arguments(FederationSettings, "federation")
         parser.add_lightning_class_args(Trainer, "trainer")
         parser.set_defaults({"trainer.enable_model_summary": False})
 
@@ -108,6 +126,8 @@ class FederatedCLI(ExtensibleCLI):
         if self.subcommand == "predict":
             predict.check_predict_options(config.output)
         config.ckpt_path = self._find_checkpoint(config.ckpt_path)
+        if config.ckpt_path is not None:
+            check_checkpoint(config.ckpt_path, self.subcommand == "fit", config.get("weights_only") is not False)
         if self.subcommand != "fit":
             config.trainer.logger = False
             if config.ckpt_path is None:
@@ -134,17 +154,30 @@ class FederatedCLI(ExtensibleCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Instantiate the Trainer with the logger that determines the run's folder, or with the folder itself."""
         trainer = super().instantiate_trainer(**self._trainer_arguments, **kwargs)
+        if are_installed():
+            keep_signal_handlers(trainer)
         if self.subcommand == "fit":
             trainer.callbacks.append(TrialBatch())  # type: ignore[attr-defined]
+            if self._given_runs:
+                trainer.callbacks.append(Provenance(repeats=self._given_runs[-1]))  # type: ignore[attr-defined]
         return trainer
 
     def fit(self, **kwargs: Any) -> None:
-        """Run ``Trainer.fit``. A run that ends before its first round leaves no folder behind."""
+        """Run ``Trainer.fit``. A run that ends before its first round leaves only tracebacks of clients behind."""
         try:
             self.trainer.fit(**kwargs)
-        except BaseException:
-            if self._folder is not None and kwargs.get("ckpt_path") is None and self.trainer.global_step == 0:
-                shutil.rmtree(self._folder, ignore_errors=True)
+        except BaseException as error:
+            reason = end_other_ranks(self.trainer, error)
+            if self._folder in self._created and self.trainer.global_step == 0:
+                _remove_run(RunFolder(self._folder))
+            failure = None if isinstance(error, StorageError) else find_disk_error(error)
+            if failure is not None:
+                reason = StorageError(f"{self._folder} could not be written to: {describe_os_error(failure)}")
+            saved = self._folder is not None and RunFolder(self._folder).checkpoint.is_file()
+            if isinstance(reason, StorageError) and saved:
+                reason = StorageError(f"{reason}. {RESUME}")
+            if reason is not error:
+                raise reason from error
             raise
 
     def partition(self) -> None:
@@ -163,8 +196,25 @@ class FederatedCLI(ExtensibleCLI):
         config = self.command_config
         if config.ckpt_path and RunFolder.of_checkpoint(Path(config.ckpt_path)).is_run:
             run = RunFolder.of_checkpoint(Path(config.ckpt_path)).path
+            if is_rank_zero():
+                RunLock(RunFolder(run)).release()  # the run takes the lock later, when the data has been read
             return TensorBoardLogger(run.parent, "", run.name, default_hp_metric=False)
-        return TensorBoardLogger(self._root.resolve(), self._run_name, default_hp_metric=False)
+        while True:
+            logger = TensorBoardLogger(self._root.resolve(), self.run_name, default_hp_metric=False)
+            if not is_rank_zero() or self._create(Path(logger.log_dir)):
+                return logger
+
+    def _create(self, folder: Path) -> bool:
+        """Create a folder, and return whether no other process has just done the same."""
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise StorageError(f"{folder} cannot be created: {describe_os_error(error)}") from error
+        self._created = missing
+        return True
 
     @property
     def _root(self) -> Path:
@@ -175,22 +225,35 @@ class FederatedCLI(ExtensibleCLI):
         return [Path(str(path)).resolve() for path in self.command_config.config or []]
 
     @property
-    def _run_name(self) -> str:
+    def _given_runs(self) -> list[RunFolder]:
+        """The runs whose configs are given."""
+        return [RunFolder(file.parent) for file in self._config_files if RunFolder(file.parent).is_run]
+
+    @property
+    def run_name(self) -> str:
         """The joined names of the configs. A run that starts from another run's config takes that run's name."""
         names = [file.parent.parent.name if RunFolder(file.parent).is_run else file.stem for file in self._config_files]
         return "-".join(names) or "run"
 
     def _find_checkpoint(self, ckpt_path: str | None) -> str | None:
-        """Check ``--ckpt_path``, and turn ``last`` into a file."""
+        """Turn ``last`` into a file."""
         if ckpt_path == "last":
-            given = [RunFolder(file.parent) for file in self._config_files if RunFolder(file.parent).is_run]
-            if given:
-                return str(last_checkpoint_of(given[-1]))
+            if self._given_runs:
+                return str(last_checkpoint_of(self._given_runs[-1]))
             set_keys = flatten(self.dump(skip_default=True))
-            return str(find_last_checkpoint(self._root / self._run_name, self.dump(), set_keys))
-        if ckpt_path is not None:
-            check_checkpoint(ckpt_path)
+            return str(find_last_checkpoint(self._root / self.run_name, self.dump(), set_keys))
         return ckpt_path
+
+
+def _remove_run(folder: RunFolder) -> None:
+    """Remove the folder of a run, but keep the tracebacks of its clients."""
+    for path in folder.path.glob("*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path != folder.client_errors:
+            path.unlink(missing_ok=True)
+    if not folder.client_errors.exists():
+        shutil.rmtree(folder.path, ignore_errors=True)
 
 
 class _Parser(CommandParser):

@@ -9,7 +9,15 @@ COMMANDS = {
     "partition": "Show which client owns how many samples of which class.",
     "compare": "Run a suite over several seeds and print a table of the results.",
     "report": "Write a page of figures and tables about runs.",
+    "flower": "Run the federation on several machines, through Flower.",
 }
 
-#: commands that do not need LightningCLI: each runs the function ``main`` of the module with its name
-STANDALONE_COMMANDS = ("compare", "report")
+#: how a run continues that was stopped from outside
+RESUME = "Finished rounds are saved: add --ckpt_path last to the same command to continue."
+
+#: commands that do not need LightningCLI: each runs the function ``main`` of a module
+STANDALONE_COMMANDS = {
+    "compare": "fl_lightning.cli.compare",
+    "report": "fl_lightning.cli.report",
+    "flower": "fl_lightning.flower.command",
+}

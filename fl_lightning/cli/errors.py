@@ -40,6 +40,8 @@ def shorten_parser_error(message: str) -> str:
         problem = _explain_wrong_class(wrong.group(1) or (given.group(1) if given else "this class"), wrong.group(2))
     problem = re.sub(r"Expected a typing\.Literal\[(.+?)\]\. Got value: (.*)", r"\2 is not one of \1", problem)
     problem = re.sub(r"Expected a <class '(\w+)'>\. Got value: (.*)", r"\2 is not of type \1", problem)
+    either = r"Expected a <class '(\w+)'> - Expected a <class '(\w+)'> Given value type: .* Given value: (.*)"
+    problem = re.sub(either, r"\3 is not of type \1 or \2", problem)
     return f"{key}: {problem}"
 
 

@@ -12,6 +12,7 @@ _TITLES = {
     "data": "data (which samples each client owns, and which clients take part in a round)",
     "client": "client (how a client trains; most options are those of its Trainer)",
     "server": "server (how the clients' updates become the next global model)",
+    "federation": "federation (only for runs on several machines: fl-lightning flower)",
     "trainer": "trainer (the server's Trainer, whose epochs are rounds)",
 }
 _NOTES = """\

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,13 @@ class ClientCallback(Callback):
     def on_client_start(self, module: LightningModule, optimizers: Sequence[Optimizer]) -> None:
         """Called when a client is about to train, with its module and its optimisers."""
 
+    def on_batch(self, batch: Any) -> Any:
+        """Return the batch that the client trains on instead, without changing the tensors of the one that is given.
+
+        The batch is as the loader yields it, before it is moved to the device.
+        """
+        return batch
+
     def learning_rate(self, rate: float, progress: Progress) -> float:
         """Return a step's learning rate, given the rate from the optimiser, its scheduler and earlier callbacks."""
         return rate
@@ -103,9 +110,9 @@ class ClientCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Freeze parameters before the optimiser is made, so that it can be given only trainable ones."""
         parameters = [pl_module.get_parameter(name) for name in self.frozen(pl_module)]
+        self._frozen = [(parameter, parameter.detach().clone()) for parameter in parameters]
         for parameter in parameters:
             parameter.requires_grad_(False)
-        self._frozen = [(parameter, parameter.detach().clone()) for parameter in parameters]
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Call :meth:`on_client_start` and collect the client's own tensors."""

@@ -1,6 +1,6 @@
 """A client's time: whether its epoch, step and schedulers restart in every round or continue over the run."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from types import CodeType, FunctionType
 from typing import Any, Literal
@@ -22,10 +22,15 @@ Clock = Literal["round", "run"]
 _ON_SERVER = ("validation", "test", "predict", "on_validation", "on_test", "on_predict", "on_save", "on_load")
 
 
-def check_clock(clock: str, flags: dict[str, Any]) -> None:
-    """Reject an unknown clock, and flags of the client's Trainer that do not go with it."""
+def check_clock(clock: str, epochs: int | Sequence[int], flags: dict[str, Any]) -> None:
+    """Reject an unknown clock, and epochs or flags of the client's Trainer that do not go with it."""
     if clock not in ("round", "run"):
         raise MisconfigurationError(f"clock={clock!r}: set client.clock to round or run")
+    if clock == "run" and not isinstance(epochs, int):
+        raise MisconfigurationError(
+            f"epochs={epochs} with clock=run, which counts the same epochs for every client: set client.epochs to a"
+            " number, or client.clock to round"
+        )
     limit = next((name for name in ("max_steps", "fast_dev_run") if flags.get(name) not in (None, -1, False)), None)
     if clock == "run" and limit is not None:
         raise MisconfigurationError(

@@ -13,6 +13,7 @@ from fl_lightning._lightning.progress import ClientTrainer
 from fl_lightning._lightning.trainer import ClientStrategy, TrainerTemplate
 from fl_lightning.client.callback import Progress, overrides
 from fl_lightning.client.clock import ClientClock, Clock
+from fl_lightning.client.failures import Deadline, lost_client
 from fl_lightning.client.model import ClientModel
 from fl_lightning.client.monitors import MonitorNotKnownError, ignore_monitors
 from fl_lightning.client.participants import Participants, keyed_callbacks
@@ -22,7 +23,7 @@ from fl_lightning.core.optimizers import check_optimizer, check_scheduler
 from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict, snapshot
-from fl_lightning.core.update import ClientUpdate
+from fl_lightning.core.update import ClientUpdate, LostClient
 
 
 class TrainerPerClient:
@@ -32,7 +33,6 @@ class TrainerPerClient:
         model: the client model.
         participants: the clients' batches, callbacks and updates.
         batches_in_place: whether batches are already on the device and no hook of the module or the data changes them.
-        epochs: the number of local epochs.
         clock: whether a client's epoch, step and schedulers restart in every round.
         log_metrics: names, or prefixes of names, of the metrics that clients report.
         max_batches: stop every client after this many batches, for a trial run.
@@ -44,7 +44,6 @@ class TrainerPerClient:
         model: ClientModel,
         participants: Participants,
         batches_in_place: bool,
-        epochs: int,
         clock: Clock,
         log_metrics: Sequence[str],
         max_batches: int | None,
@@ -52,8 +51,9 @@ class TrainerPerClient:
     ) -> None:
         self._model = model
         self._participants = participants
-        self._epochs = epochs
-        self._clock = ClientClock(clock, epochs)
+        self._local_training = participants.local_training
+        self._clock = ClientClock(clock, self._local_training.most_epochs)
+        self._deadline = Deadline(None)
         self._log_metrics = tuple(log_metrics)
         #: the metrics that clients log in training; None before a client of this process has trained
         self.logged_names: frozenset[str] | None = None
@@ -61,7 +61,7 @@ class TrainerPerClient:
             participants.device,
             participants.callbacks,
             batches_in_place,
-            max_epochs=epochs,
+            max_epochs=self._local_training.most_epochs,
             limit_val_batches=0,
             strategy=None,
             **flags,
@@ -91,28 +91,44 @@ class TrainerPerClient:
                 if explained is not None:
                     raise explained from error  # otherwise, the first client shows the error of the user's code
 
-    def train_together(self, clients: Sequence[int], round: Round) -> Iterator[list[ClientUpdate]]:
+    def train_together(self, clients: Sequence[int], round: Round) -> Iterator[list[ClientUpdate | LostClient]]:
         """Train the clients one after another, each from the round's start, and yield each update by itself."""
         for client in clients:
-            try:
-                update = self._train(client, round)
-            except MonitorNotKnownError:
-                self._train_on_trial(client, round)
-                update = self._train(client, round)
-            yield [update]
+            yield [self._try(client, round)]
         gc.collect()  # Trainers are reference cycles
 
     def train_personal(
         self, client: int, round: Round, start: Mapping[str, Tensor], callbacks: Sequence[Callback]
     ) -> StateDict:
         """Train a second model of a client on the same batches, and return its state."""
-        return snapshot(self._fit(client, round, start, self._template.copy(callbacks)))
+        trainer = self._template.copy(callbacks)
+        _strategy(trainer).on_batch = self._deadline.check
+        return snapshot(self._fit(client, round, start, trainer))
+
+    def _try(self, client: int, round: Round) -> ClientUpdate | LostClient:
+        try:
+            return self._train(client, round)
+        except MisconfigurationError:  # not the client's fault
+            raise
+        except Exception as error:
+            return lost_client(client, error)
 
     def _train(self, client: int, round: Round) -> ClientUpdate:
+        self._deadline = Deadline(self._local_training.timeout)
+        try:
+            update = self._train_once(client, round)
+        except MonitorNotKnownError:
+            self._train_on_trial(client, round)
+            update = self._train_once(client, round)
+        self._deadline.check()
+        return update
+
+    def _train_once(self, client: int, round: Round) -> ClientUpdate:
         seed_global_generators(seed_for("client", round.seed, round.number, client))
         trainer = self._template.copy()
         strategy = _strategy(trainer)
-        strategy.on_batch = partial(self._participants.local_training.report_progress, partial(self._share, trainer))
+        epochs = self._local_training.epochs_of(client, round)
+        strategy.on_batch = partial(self._between_steps, partial(self._share, trainer, epochs))
         model = self._fit(client, round, round.start_of(client), trainer)
         num_steps = trainer.global_step - strategy.steps_before
         self._clock.check_steps(trainer, num_steps)
@@ -130,10 +146,14 @@ class TrainerPerClient:
         trainer.callbacks.clear()  # type: ignore[attr-defined]
         return update
 
-    def _share(self, trainer: Trainer) -> float:
+    def _between_steps(self, share: Callable[[], float]) -> None:
+        self._deadline.check()
+        self._local_training.report_progress(share)
+
+    def _share(self, trainer: Trainer, epochs: int) -> float:
         """Return what fraction of a client's training was done when its current batch began."""
-        epochs = trainer.current_epoch % self._epochs
-        return (epochs + trainer.fit_loop.batch_idx / trainer.num_training_batches) / self._epochs
+        done = trainer.current_epoch % epochs
+        return (done + trainer.fit_loop.batch_idx / trainer.num_training_batches) / epochs
 
     def _copied_state(self, model: LightningModule, round: Round) -> StateDict:
         """Copy a client's state, because the next client uses the same tensors. A frozen backbone is not copied."""
@@ -165,9 +185,11 @@ class TrainerPerClient:
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         self._participants.introduce(callbacks, client, round)
         model = self._model.reset(start)
-        loader = loader or self._participants.loader(client, round.number)
+        loader = loader or self._participants.loader(client, round.number, callbacks)
         strategy = _strategy(trainer)
-        strategy.change_rate = self._rate_schedule(trainer)
+        epochs = self._local_training.epochs_of(client, round)
+        strategy.change_rate = self._rate_schedule(trainer, epochs)
+        trainer.fit_loop.max_epochs = min(epochs, trainer.fit_loop.max_epochs or epochs)  # a trial run has fewer
         if trial:
             strategy.on_optimizers = lambda: _check_optimizers(trainer)
         else:
@@ -176,7 +198,7 @@ class TrainerPerClient:
         model.zero_grad(set_to_none=True)  # gradients would take memory while the server aggregates
         return model
 
-    def _rate_schedule(self, trainer: Trainer) -> Callable[[float], float] | None:
+    def _rate_schedule(self, trainer: Trainer, epochs: int) -> Callable[[float], float] | None:
         """Return how the client's callbacks change the learning rate of the next step; None if none of them does."""
         callbacks = [
             callback
@@ -187,7 +209,7 @@ class TrainerPerClient:
             return None
 
         def change(rate: float) -> float:
-            epoch, batches = trainer.current_epoch % self._epochs, int(trainer.num_training_batches)
+            epoch, batches = trainer.current_epoch % epochs, int(trainer.num_training_batches)
             for callback in callbacks:
                 rate = callback.learning_rate(rate, Progress(epoch, trainer.fit_loop.batch_idx, batches))
             return rate

@@ -16,8 +16,10 @@ from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning._lightning.quiet import without_announcements
 from fl_lightning._lightning.trainer import TrainerTemplate
 from fl_lightning.client.clock import Clock, check_clock
+from fl_lightning.client.cohort import CohortTraining
 from fl_lightning.client.model import ClientModel
 from fl_lightning.client.participants import Participants, keyed_callbacks
+from fl_lightning.client.stragglers import check_dropout, check_epochs, draw_dropouts, draw_epochs
 from fl_lightning.client.trainers import TrainerPerClient
 from fl_lightning.client.trial import check_num_classes
 from fl_lightning.client.vectorized import CannotVectorizeError, VectorizedTraining, check_profitable
@@ -27,7 +29,7 @@ from fl_lightning.core.randomness import preserved_generators
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict, StateLayout, snapshot
 from fl_lightning.core.store import ClientStore
-from fl_lightning.core.update import ClientUpdate
+from fl_lightning.core.update import ClientUpdate, LostClient
 from fl_lightning.data import FederatedDataModule
 
 # Lightning's warnings about clients that users cannot act on. The last does not apply, because evaluation
@@ -44,11 +46,12 @@ _NOISE = (
 _REPORT_INTERVAL = 0.5
 
 
-class LocalTraining:
+class LocalTraining(CohortTraining):
     """How clients train.
 
     Args:
-        epochs: passes over the client's data per round.
+        epochs: passes over the client's data per round. With ``[1, 5]``, each client draws a number from 1 to 5 in
+            every round, as a function of the seed.
         batch_size: samples per batch; by default that of the source's training loader.
         callbacks: Lightning callbacks of the client's Trainer; every client gets a fresh copy. Those derived from
             :class:`fl_lightning.callbacks.ClientCallback` have access to the round and the client.
@@ -62,16 +65,20 @@ class LocalTraining:
             over the run, as if the client had taken part in every round so far.
         log_metrics: metrics that the module logs in training; the run logs their mean over the clients under the same
             name. Each entry is a name or a prefix of names: ``train_loss``, ``train/``.
+        on_error: what happens when a client fails: its training raises an exception or takes too long, or its update is
+            not finite or does not fit the model. ``raise`` stops the run and keeps the last good round, ``drop`` goes
+            on without the client, as if it had not been selected.
+        timeout: seconds after which a client has failed, checked between its steps; by default, there is no limit.
+        dropout: probability with which a client drops out of a round, to simulate unreliable clients. Drawn from the
+            seed, the round and the client.
         trainer_flags: further flags of the client's Trainer, such as ``gradient_clip_val`` or ``precision``.
     """
 
-    #: called while clients train, with how many clients' worth of training has been done since the last update
-    on_progress: Callable[[float], None] | None = None
     _next_report = 0.0
 
     def __init__(
         self,
-        epochs: int = 1,
+        epochs: int | list[int] = 1,
         batch_size: int | None = None,
         callbacks: list[Callback] | None = None,
         execution: Literal["trainer", "vectorized", "auto"] = "trainer",
@@ -79,9 +86,15 @@ class LocalTraining:
         memory_format: Literal["contiguous", "channels_last"] = "contiguous",
         clock: Clock = "round",
         log_metrics: list[str] | None = None,
+        on_error: Literal["raise", "drop"] = "raise",
+        timeout: float | None = None,
+        dropout: float = 0.0,
         **trainer_flags: Any,
     ) -> None:
-        check_number("epochs", epochs, at_least=1, reason="a client must train", setting="client.epochs")
+        check_epochs(epochs)
+        check_dropout(dropout)
+        if timeout is not None and not timeout > 0:
+            raise MisconfigurationError(f"timeout={timeout}: set client.timeout to a number of seconds above 0")
         if batch_size is not None:
             check_number("batch_size", batch_size, at_least=1, setting="client.batch_size")
         if execution not in ("trainer", "vectorized", "auto"):
@@ -92,12 +105,14 @@ class LocalTraining:
             raise MisconfigurationError(
                 f"memory_format={memory_format!r}: set client.memory_format to contiguous or channels_last"
             )
+        if on_error not in ("raise", "drop"):
+            raise MisconfigurationError(f"on_error={on_error!r}: set client.on_error to raise or drop")
         if isinstance(log_metrics, str):
             raise MisconfigurationError(
                 f"log_metrics={log_metrics!r} is not a list: set client.log_metrics to [{log_metrics}]"
             )
         refuse_other_copy(*(callbacks or []))
-        check_clock(clock, trainer_flags)
+        check_clock(clock, epochs, trainer_flags)
         _check_flags(trainer_flags)
         self.epochs = epochs
         self.batch_size = batch_size
@@ -106,6 +121,9 @@ class LocalTraining:
         self.chunk = chunk
         self.memory_format = memory_format
         self.clock = clock
+        self.on_error = on_error
+        self.timeout = timeout
+        self.dropout = dropout
         self.log_metrics = log_metrics
         self._trainer_flags = trainer_flags
 
@@ -117,15 +135,6 @@ class LocalTraining:
         store: ClientStore | None = None,
         max_batches: int | None = None,
     ) -> None:
-        """Get ready to train, once the global model is on its device and its state is restored.
-
-        Args:
-            module: the global model.
-            data: the clients' data.
-            algorithm_callbacks: the client's half of the server's algorithm.
-            store: holds what the callbacks remember about each client.
-            max_batches: stop every client after this many batches, for a trial run.
-        """
         if self.memory_format == "channels_last":
             module.to(memory_format=torch.channels_last)  # the global model, so that evaluation is fast too
         model = ClientModel(module)
@@ -142,7 +151,6 @@ class LocalTraining:
             model,
             self._participants,
             in_place,
-            self.epochs,
             self.clock,
             self.log_metrics or (),
             max_batches,
@@ -171,9 +179,27 @@ class LocalTraining:
         for attribute in ("_participants", "_trainers", "_vectorized"):
             self.__dict__.pop(attribute, None)
 
-    def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate]:
-        """Train the clients, each from the round's start, and yield their updates one by one."""
-        groups = (self._vectorized or self._trainers).train_together(clients, round)
+    @property
+    def loses_clients(self) -> bool:
+        """Whether rounds may lose clients without being stopped by that."""
+        return self.on_error == "drop" or self.dropout > 0
+
+    @property
+    def most_epochs(self) -> int:
+        """The largest number of local epochs."""
+        return self.epochs if isinstance(self.epochs, int) else self.epochs[1]
+
+    def epochs_of(self, client: int, round: Round) -> int:
+        """Return the number of local epochs of a client in a round."""
+        return draw_epochs(self.epochs, round.seed, round.number, client)
+
+    def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate | LostClient]:
+        gone = self._dropouts(round)
+        for client in clients:
+            if client in gone:
+                yield LostClient(client, "dropout", planned=True)
+        remaining = [client for client in clients if client not in gone]
+        groups = (self._vectorized or self._trainers).train_together(remaining, round)
         while True:
             with preserved_generators(), self._participants.no_autocast(), without_announcements():
                 try:
@@ -217,9 +243,13 @@ class LocalTraining:
             self._next_report = now + _REPORT_INTERVAL
             self.on_progress(clients_done())
 
+    def _dropouts(self, round: Round) -> set[int]:
+        if self.dropout == 0:
+            return set()
+        return draw_dropouts(self.dropout, round.seed, round.number, self._participants.data.cohort(round.number))
+
     @property
     def logged_names(self) -> Collection[str]:
-        """The metrics that clients log in training, as far as this process knows."""
         return self._trainers.logged_names or ()
 
     def _vectorize(
@@ -235,7 +265,6 @@ class LocalTraining:
                 module,
                 self._participants,
                 batches_in_place,
-                self.epochs,
                 self._trainer_flags,
                 self.chunk,
                 max_batches,

@@ -49,6 +49,25 @@ class RunFolder:
         return self.path / self._CHECKPOINTS / f"{self.LAST}.ckpt"
 
     @property
+    def previous_checkpoint(self) -> Path:
+        """The checkpoint after the round before the last, in case the last one is damaged."""
+        return self.checkpoint.with_name("previous.ckpt")
+
+    @property
+    def lock(self) -> Path:
+        """The file that is locked while a process writes to the folder. It names that process."""
+        return self.path / "run.lock"
+
+    @property
+    def provenance(self) -> Path:
+        """What the run was made with: versions, machine, code, seed, and fingerprints of the data and its division."""
+        return self.path / "provenance.yaml"
+
+    def provenance_from_round(self, number: int) -> Path:
+        """Return what a run was made with from this round on, counted from 1, if it was resumed with something else."""
+        return self.path / f"provenance_from_round_{number}.yaml"
+
+    @property
     def record(self) -> Path:
         """What ``compare`` records about a run that it started: row, column, seed, and whether the run has finished."""
         return self.path / "compare.json"
@@ -57,6 +76,11 @@ class RunFolder:
     def log(self) -> Path:
         """The output of a run that ``compare`` started."""
         return self.path / "fit.log"
+
+    @property
+    def client_errors(self) -> Path:
+        """The tracebacks of clients whose training raised an exception."""
+        return self.path / "client_errors.log"
 
     @property
     def events(self) -> list[Path]:
@@ -76,3 +100,9 @@ class RunFolder:
     def config_from_round(self, number: int) -> Path:
         """Return the configuration of a run that was resumed with different settings in this round, counted from 1."""
         return self.path / f"config_from_round_{number}.yaml"
+
+
+def short_path(path: str | Path) -> str:
+    """Return a path relative to the current folder if it is inside that folder."""
+    absolute, here = Path(path).resolve(), Path.cwd()
+    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)

@@ -27,8 +27,8 @@ class ClientUpdate:
         extras: tensors that an algorithm sends along with the state.
         metrics: what the client measured, such as its mean training loss.
         logged: what the client's module logged and :class:`~fl_lightning.client.LocalTraining` was asked to report.
-        memory: what the client's callbacks remember for its next round, by callback. It is not sent: in a real
-            federation it stays with the client, in a simulation the server keeps it.
+        memory: what the client's callbacks and transforms remember for its next round, by writer. It is not sent: in a
+            real federation it stays with the client, in a simulation the server keeps it.
     """
 
     client: int
@@ -60,6 +60,24 @@ class ClientUpdate:
         if self._difference is None or self._difference[0] != names:
             self._difference = names, difference(self.state, start_of(self.client), names)
         return self._difference[1]
+
+
+@dataclass(frozen=True)
+class LostClient:
+    """A client of the round that sends nothing the server can use.
+
+    Args:
+        client: the client's number.
+        reason: what happened, as the end of the sentence "client 3 failed in round 5: ...", in one line.
+        planned: whether the experiment asked for this loss, as ``client.dropout`` does. Then ``client.on_error`` does
+            not matter.
+        error: what its training raised, if that is the reason and happened in this process.
+    """
+
+    client: int
+    reason: str
+    planned: bool = False
+    error: Exception | None = field(default=None, compare=False)
 
 
 def state_bytes(state: Mapping[str, Tensor]) -> int:

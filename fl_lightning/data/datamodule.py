@@ -140,6 +140,19 @@ class FederatedDataModule(LightningDataModule):
             self.val_dataloader()
         return self._evaluation_loaders.get("val_dataloader")
 
+    def adopt(self, data: TrainingData, indices: Sequence[Indices], labels: Labels | None) -> None:
+        """Use training data that is already divided among the clients.
+
+        Args:
+            data: the training data of all clients together.
+            indices: the indices of each client's samples.
+            labels: the label of every sample, if they are known; they are classes unless they are negative or too many.
+        """
+        self._labels, self._num_classes = labels, _count_classes(labels)
+        self._indices = indices
+        self._data = data
+        self.cohort(0)  # raises an error now, before training, if the selection does not fit
+
     @property
     def num_clients(self) -> int:
         """K, the number of clients in the federation."""
@@ -243,8 +256,8 @@ class FederatedDataModule(LightningDataModule):
         """Read the source's training data and assign its samples to the clients."""
         if self.partition is None:
             assert isinstance(self.source, ClientDatasets)
-            self._indices: Sequence[Indices] = self.source.indices()
-            self._check_indices()  # before the labels are read, because an empty data set has none
+            indices: Sequence[Indices] = self.source.indices()
+            self._check_indices(indices)  # before the labels are read, because an empty data set has none
         loader = self.source.train_dataloader()
         if not isinstance(loader, DataLoader):
             raise MisconfigurationError(
@@ -263,23 +276,21 @@ class FederatedDataModule(LightningDataModule):
             )
         data = TrainingData.from_loader(loader)
         if self.label is None and (self.partition is None or not self.partition.needs_labels):
-            self._labels = _class_labels(data.dataset)
+            labels = _class_labels(data.dataset)
         else:
-            self._labels = labels_of(data.dataset, label=self.label)
-        self._num_classes = _count_classes(self._labels)
-        if self._labels is not None:
-            rank_zero_info(str(self._labels))
+            labels = labels_of(data.dataset, label=self.label)
+        if labels is not None:
+            rank_zero_info(str(labels))
         if self.partition is not None:
-            self._indices = self.partition.assign(self._partition_key(self.partition, data.dataset), self.seed)
-            self._check_indices()
-        self._data = data
-        self.cohort(0)  # raises an error now, before training, if the selection does not fit
+            indices = self.partition.assign(self._partition_key(self.partition, data.dataset, labels), self.seed)
+            self._check_indices(indices)
+        self.adopt(data, indices, labels)
 
-    def _partition_key(self, partition: Partition, dataset: Dataset) -> np.ndarray:
+    def _partition_key(self, partition: Partition, dataset: Dataset, labels: Labels | None) -> np.ndarray:
         """Return what the partition divides by: the labels, a column, or zeros if only the sample count matters."""
         samples = len(dataset)  # type: ignore[arg-type]
         if partition.column is None:
-            return np.zeros(samples, dtype=np.int64) if self._labels is None else self._labels.values
+            return np.zeros(samples, dtype=np.int64) if labels is None else labels.values
         name = type(self.source).__name__
         columns = getattr(self.source, "columns", {})
         if partition.column not in columns:
@@ -300,21 +311,21 @@ class FederatedDataModule(LightningDataModule):
     def _indices_in(self, round: int) -> Sequence[Indices]:
         """Return the indices of every client's samples in a round."""
         assert self.data is not None
-        if isinstance(self.partition, RedrawnPartition) and round != self._drawn_round:
+        if self.redraws and isinstance(self.partition, RedrawnPartition) and round != self._drawn_round:
             self._indices = self.partition.draw(
-                self._partition_key(self.partition, self.data.dataset), self.seed, round
+                self._partition_key(self.partition, self.data.dataset, self._labels), self.seed, round
             )
             self._drawn_round = round
         return self._indices
 
-    def _check_indices(self) -> None:
+    def _check_indices(self, indices: Sequence[Indices]) -> None:
         """Raise an error if a client has no samples."""
         if self.redraws:
             return  # samples are drawn later, and `indices` checks them then
-        empty = np.flatnonzero(sizes_of(self._indices) == 0)
+        empty = np.flatnonzero(sizes_of(indices) == 0)
         if len(empty):
             raise MisconfigurationError(
-                f"client {empty[0]} has no samples ({len(empty)} of {len(self._indices)} clients are empty):"
+                f"client {empty[0]} has no samples ({len(empty)} of {len(indices)} clients are empty):"
                 " leave it out, or divide the data among fewer clients"
             )
 

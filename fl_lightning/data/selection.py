@@ -10,6 +10,9 @@ from fl_lightning.core.randomness import generator_for
 class Selection(ABC):
     """Base class of selections. A selection decides which clients take part in a round."""
 
+    #: whether a round may have no client at all
+    may_be_empty = False
+
     @abstractmethod
     def cohort(self, num_clients: int, seed: int, round: int) -> list[int]:
         """Return the clients that take part in ``round``, counted from 0."""
@@ -20,6 +23,30 @@ class AllClients(Selection):
 
     def cohort(self, num_clients: int, seed: int, round: int) -> list[int]:
         return list(range(num_clients))
+
+
+class PoissonClients(Selection):
+    """A selection of each client with the same probability, independently of all others and again in every round.
+
+    The number of clients varies, and a round may have none. This is the sampling that differential privacy gains most
+    from: see :class:`~fl_lightning.aggregation.DPFedAvg`.
+
+    Args:
+        rate: q, the probability that a client takes part in a round.
+    """
+
+    may_be_empty = True
+
+    def __init__(self, rate: float) -> None:
+        if not 0 < rate <= 1:
+            raise MisconfigurationError(
+                f"rate={rate}, but it is a probability: set data.selection.init_args.rate in (0, 1]"
+            )
+        self.rate = rate
+
+    def cohort(self, num_clients: int, seed: int, round: int) -> list[int]:
+        chosen = generator_for("cohort", seed, round).random(num_clients) < self.rate
+        return [int(client) for client in chosen.nonzero()[0]]
 
 
 class _FixedSize(Selection):

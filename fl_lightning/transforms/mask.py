@@ -29,6 +29,8 @@ class BernoulliMask(UploadTransform):
             are uploaded. The mask of the parameters is the same either way.
     """
 
+    compresses = True
+
     def __init__(self, keep: float, statistics: bool = False) -> None:
         check_number("keep", keep, above=0, at_most=1, reason="it is a probability", setting="keep of BernoulliMask")
         self.keep = keep

@@ -161,6 +161,7 @@ def test_the_hparams_tab_shows_how_the_run_is_set_up(run):
         "partition.min_samples": 1,
         "weighting": "uniform",
         "client.epochs": 2,
+        "client.dropout": 0,
         "client.batch_size": 8,
         "client.callbacks": "ProximalTerm(mu=0.1)",
         "server.optimizer": "SGD(lr=0.5)",

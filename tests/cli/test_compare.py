@@ -135,7 +135,10 @@ def test_a_task_runs_and_resumes_in_its_folder_and_is_recognised(write_suite, tm
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rows": {"A": [], "B": [{"client": {"epochs": "many"}}]}}, "B: client.epochs: many is not of type int"),
+        (
+            {"rows": {"A": [], "B": [{"client": {"epochs": "many"}}]}},
+            "B: client.epochs: many is not of type int",
+        ),
         ({"rows": {"A": [{"nonsense": 1}]}}, "A: "),
         ({"rows": {"A": [{"server": {"aggregator": {"class_path": "NormNorm"}}}]}}, "arguments are required: beta"),
         ({"rows": {"a b": [], "a_b": []}}, "a b and a_b have the same folder: rename one"),
@@ -245,7 +248,7 @@ def test_a_dry_run_has_few_clients_chosen_by_the_selection_of_the_cell():
 def test_a_mistake_is_found_by_a_dry_run_too(compare):
     code, _, err = compare("--dry", rows={"A": [{"client": {"epochs": "many"}}]})
     assert code == 2
-    assert err == "error: A: client.epochs: many is not of type int\n"
+    assert err == "error: A: client.epochs: many is not of type int or list\n"
 
 
 @pytest.fixture

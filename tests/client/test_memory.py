@@ -12,7 +12,7 @@ from torchmetrics import MeanMetric
 from fl_lightning import LocalTraining
 from fl_lightning.aggregation import FedBN, FedDyn, Scaffold
 from fl_lightning.callbacks import ClientCallback, FederatedServer
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.errors import MisconfigurationError, RoundFailedError
 from fl_lightning.data import IID
 from fl_lightning.transforms import BernoulliMask
 from tests.callbacks.test_server import Keep
@@ -118,7 +118,7 @@ def test_a_checkpoint_within_a_round_holds_nothing_of_that_round(aggregator, tmp
     FailOnce.failed = False
     checkpoint = OnExceptionCheckpoint(tmp_path, filename="failed")
     options = {"callbacks": [checkpoint], "enable_checkpointing": True, "default_root_dir": tmp_path}
-    with pytest.raises(RuntimeError, match="the client failed"):
+    with pytest.raises(RoundFailedError, match="client 2 failed in round 2: RuntimeError: the client failed"):
         run([FailOnce()], aggregator(), batch_norm=norm, rounds=3, **options)
     saved = tmp_path / "failed.ckpt"
     resumed, _ = run([FailOnce()], aggregator(), batch_norm=norm, rounds=3, ckpt_path=saved)

@@ -22,7 +22,7 @@ def test_command_lines_are_completed_or_refused_each_on_its_own(alone, tmp_path,
     assert "client.epochs" in first.set_keys
     assert "client.batch_size" not in first.set_keys
     assert first.error is None
-    assert second.error == "client.epochs: many is not of type int"
+    assert second.error == "client.epochs: many is not of type int or list"
     assert capfd.readouterr().out.startswith("Checking 2 configurations\n")
 
 

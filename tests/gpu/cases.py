@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from pytorch_lightning import LightningModule, Trainer, seed_everything
 from pytorch_lightning.loggers import CSVLogger
@@ -16,8 +17,10 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import fl_lightning
+from fl_lightning import ClientUpdate
 from fl_lightning.callbacks import (
     AngleDiagnostics,
+    ClientCallback,
     ClientEvaluation,
     DivergenceDiagnostics,
     GlobalTrainingLoss,
@@ -26,6 +29,7 @@ from fl_lightning.callbacks import (
     Participation,
     RoundCallback,
 )
+from fl_lightning.core.errors import RoundFailedError
 from fl_lightning.data import AllClients, ClassesPerClient, RandomClients
 from fl_lightning.data.sources.images import ImageSource
 from tests.gpu.emulator import EmulatedGPU
@@ -75,6 +79,14 @@ def diagnostics() -> list[Any]:
     return [NormDiagnostics(), AngleDiagnostics(), DivergenceDiagnostics(), Participation(), ClientEvaluation()]
 
 
+class SendNaN(ClientCallback):
+    """Lets client 1 send NaN in the second round."""
+
+    def on_upload(self, update: ClientUpdate) -> None:
+        if (self.round.number, self.client) == (1, 1):
+            update.state = {**update.state, "head.bias": update.state["head.bias"] * torch.nan}
+
+
 AT_ONCE = {"execution": "vectorized"}
 #: the settings of each run as functions, because callbacks hold state and every run needs its own
 CASES: dict[str, Callable[[], Case]] = {
@@ -98,6 +110,11 @@ CASES: dict[str, Callable[[], Case]] = {
     "pictures": lambda: {"algorithm": "FedAvg", "source": Pictures(batch_size=8)},
     "augmented pictures": lambda: {"algorithm": "FedAvg", "source": Pictures(batch_size=8, augment=True)},
     "FedAvg, a module that logs": lambda: {"algorithm": "FedAvg", "module": dropout_net()},
+    "Scaffold, a client is dropped": lambda: {
+        "algorithm": "Scaffold",
+        "callbacks": [SendNaN()],
+        "client": {"on_error": "drop"},
+    },
     "Scaffold in a folder": lambda: {"algorithm": "Scaffold", "folder": "clients"},
     "FedBN in a folder": lambda: {"algorithm": "FedBN", "folder": "clients"},
     "FedMA in a folder": lambda: {"algorithm": "FedMA", "folder": "clients"},
@@ -200,6 +217,13 @@ def measure(name: str, clients: int, epochs: int) -> dict[str, Any]:
         "waits": per_phase(gpu.record.waits),
         "events": [(times, *event) for event, times in sorted(gpu.record.waits.items())],
     }
+
+
+def failure(name: str) -> dict[str, Any]:
+    """Let a client of a case stop the run on the emulated GPU, and return the message and how often the host waited."""
+    with emulated() as gpu, pytest.raises(RoundFailedError) as error:
+        fit(CASES[name](), "gpu", Path(tempfile.mkdtemp()), client={"on_error": "raise"})
+    return {"message": str(error.value), "waits": per_phase(gpu.record.waits)}
 
 
 def budget(name: str) -> dict[str, Any]:

@@ -76,6 +76,7 @@ KINDS: dict[str, Callable[[str], dict[str, Any]]] = {
     "compare": cases.compare,
     "budget": cases.budget,
     "check": check,
+    "failure": cases.failure,
     "full device": cases.full_device,
     "resume": cases.resume,
     "two devices": two_devices,

@@ -9,13 +9,14 @@ import pytest
 from tests.gpu.checks import CHECKS
 from tests.gpu.jobs import Jobs
 
-COMPARED = ["FedNNNN by layer", "FedDNA", "FedMA", "augmented pictures"]
+COMPARED = ["FedNNNN by layer", "FedDNA", "FedMA", "augmented pictures", "Scaffold, a client is dropped"]
 AT_ONCE = [f"{name}, all clients at once" for name in ("FedAvg", "FedNNNN", "FedProx", "Scaffold")]
 BUDGETED = ["FedAvg", "FedNNNN", "FedProx", "Scaffold", *AT_ONCE]
 JOBS = [
     *(f"check: {name}" for name in CHECKS),
     *(f"compare: {name}" for name in [*COMPARED, *AT_ONCE]),
     *(f"budget: {name}" for name in BUDGETED),
+    "failure: Scaffold, a client is dropped",
     "resume: Scaffold",
     "full device: Scaffold",
     "two devices: FedBN",
@@ -55,6 +56,12 @@ def test_the_host_waits_for_the_gpu_once_per_round(case, jobs):
 
 def test_a_run_that_is_stopped_on_a_gpu_can_be_resumed_there_and_on_the_cpu(jobs):
     assert jobs.result("resume: Scaffold") == {"gpu": [], "cpu": []}
+
+
+def test_a_client_that_sends_nan_stops_the_run_without_making_the_host_wait_for_each_client(jobs):
+    result = jobs.result("failure: Scaffold, a client is dropped")
+    assert result["message"] == "client 1 failed in round 2: head.bias is not finite"
+    assert "client" not in result["waits"]
 
 
 def test_memories_that_do_not_fit_on_the_device_stay_on_the_host_and_make_nobody_wait(jobs):

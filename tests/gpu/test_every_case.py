@@ -19,8 +19,9 @@ STATEFUL = [
     *("FedAvg, server Adam", "diagnostics", "diagnostics of FedDNA"),
     *(name for name in CASES if name.endswith("in a folder")),
 ]
-#: cases in which the host may wait for each client: files are written, clients are evaluated, weights are matched
-WAITING = ("folder", "evaluation", "diagnostics", "FedMA", "angles")
+#: cases in which the host may wait for each client: files are written, clients are evaluated, weights are matched, or
+#: an update is looked at before it is received
+WAITING = ("folder", "evaluation", "diagnostics", "FedMA", "angles", "dropped")
 CHEAP = [name for name in CASES if not any(word in name for word in WAITING)]
 
 

@@ -60,6 +60,8 @@ class FedMA(GatheredAggregator):
         max_width: how many units a layer may grow to; wider layers keep their width. By default, no layer grows.
     """
 
+    needs_class_counts = True
+
     def __init__(
         self,
         sigma: float = 1.0,

@@ -41,7 +41,7 @@ class CohortBatches:
 
     Args:
         loaders: one loader per client.
-        epochs: the number of local epochs.
+        epochs: the number of local epochs, by client.
         prepare: what happens to a batch on its way to the training step; None if nothing does.
         generators: the random generators of each client, which ``prepare`` and the loaders draw from.
         by_index: whether clients of a group must also be at the same batch of their epochs.
@@ -51,7 +51,7 @@ class CohortBatches:
     def __init__(
         self,
         loaders: Sequence[Any],
-        epochs: int,
+        epochs: Sequence[int],
         prepare: Callable[[Any], Any] | None,
         generators: Sequence[Generators],
         by_index: bool,
@@ -66,7 +66,7 @@ class CohortBatches:
         #: the number of batches per epoch, by client
         self.num_batches = [len(loader) if max_batches is None else min(len(loader), max_batches) for loader in loaders]
         #: the number of steps, by client
-        self.num_steps = [batches * epochs for batches in self.num_batches]
+        self.num_steps = [batches * own for batches, own in zip(self.num_batches, epochs, strict=True)]
 
     def __iter__(self) -> Iterator[list[Group]]:
         if self._prepare is None and all(isinstance(loader, TensorLoader) for loader in self._loaders):
@@ -76,7 +76,7 @@ class CohortBatches:
     def _indexed(self) -> Iterator[list[Group]]:
         """Take stacks of batches from the tensors. All indices are moved to the device at once."""
         tensors = self._loaders[0].tensors
-        plans = [list(self._epochs_of(loader, _index_arrays)) for loader in self._loaders]
+        plans = [list(self._epochs_of(row, _index_arrays)) for row in range(len(self._loaders))]
         groups = [
             (step, rows)
             for step in range(max(self.num_steps))
@@ -96,7 +96,7 @@ class CohortBatches:
 
     def _loaded(self) -> Iterator[list[Group]]:
         """Load and prepare the clients' batches one by one, then stack them."""
-        streams = [self._epochs_of(loader, iter) for loader in self._loaders]
+        streams = [self._epochs_of(row, iter) for row in range(len(self._loaders))]
         for step in range(max(self.num_steps)):
             batches = {}
             for row, stream in enumerate(streams):
@@ -112,9 +112,10 @@ class CohortBatches:
                 groups.append(self._group(step, rows, places, batch))
             yield groups
 
-    def _epochs_of(self, loader: Any, batches: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
+    def _epochs_of(self, row: int, batches: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
         """Yield a client's batches of all local epochs."""
-        for epoch in range(self._epochs):
+        loader = self._loaders[row]
+        for epoch in range(self._epochs[row]):
             loader.batch_sampler.set_epoch(epoch)
             yield from islice(batches(loader), self._max_batches)
 

@@ -100,6 +100,8 @@ def check_settings(local_training: "LocalTraining") -> None:
     """Reject settings of local training that only a Trainer can follow."""
     if local_training.clock == "run":
         raise CannotVectorizeError("client.clock=run needs a Trainer per client")
+    if local_training.timeout is not None:
+        raise CannotVectorizeError("client.timeout is set, and clients that train at once take no time of their own")
     if local_training.log_metrics:
         raise CannotVectorizeError("client.log_metrics is set, and a Trainer collects what clients log")
 

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.delegation import batch_preparation
-from fl_lightning._lightning.names import LightningModule
+from fl_lightning._lightning.names import LightningModule, rank_zero_warn
 from fl_lightning._lightning.stateless import NeedsTrainerError, configured_optimizers
 from fl_lightning.client.callback import ClientCallback, Progress, overrides
+from fl_lightning.client.failures import describe_error, lost_client
 from fl_lightning.client.participants import KeyedCallbacks, Participants, keyed_callbacks
 from fl_lightning.client.vectorized.batches import CohortBatches, check_batch
 from fl_lightning.client.vectorized.requirements import (
@@ -26,9 +27,10 @@ from fl_lightning.client.vectorized.requirements import (
 )
 from fl_lightning.client.vectorized.stack import ModelStack
 from fl_lightning.client.vectorized.step import ClientStep
+from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.randomness import Generators, preserved_generators, seed_for
 from fl_lightning.core.round import Round
-from fl_lightning.core.update import ClientUpdate
+from fl_lightning.core.update import ClientUpdate, LostClient
 
 #: how much memory a chunk of clients may take on a CPU: a fixed number, so that results do not depend on the machine
 _CPU_BUDGET = 2 << 30
@@ -46,7 +48,6 @@ class VectorizedTraining:
         module: the global model, set up and on its device.
         participants: the clients' batches, callbacks and updates.
         batches_in_place: whether batches are already on the device and no hook of the module or the data changes them.
-        epochs: the number of local epochs.
         flags: flags of a client's Trainer.
         chunk: how many clients train at once; None chooses a number that fits into memory.
         max_batches: stop every client after this many batches, for a trial run.
@@ -57,7 +58,6 @@ class VectorizedTraining:
         module: LightningModule,
         participants: Participants,
         batches_in_place: bool,
-        epochs: int,
         flags: Mapping[str, Any],
         chunk: int | None = None,
         max_batches: int | None = None,
@@ -67,7 +67,6 @@ class VectorizedTraining:
         check_flags(flags)
         check_settings(participants.local_training)
         self._participants = participants
-        self._epochs = epochs if max_batches is None else 1
         self._max_batches = max_batches
         self._clip_value = flags.get("gradient_clip_val")
         self._clip_norm = flags.get("gradient_clip_algorithm") != "value"
@@ -100,25 +99,58 @@ class VectorizedTraining:
         with preserved_generators(), self._autocast:  # dropout draws numbers before it is refused
             self._used = self._step.probe(batch)
 
-    def train_together(self, clients: Sequence[int], round: Round) -> Iterator[list[ClientUpdate]]:
+    def train_together(self, clients: Sequence[int], round: Round) -> Iterator[list[ClientUpdate | LostClient]]:
         """Train the clients, each from the round's start, and yield the updates of one chunk after another."""
         if _trainable(self._module) != self._trainable:  # a callback of the server has frozen or unfrozen layers
             self._prepare_step()
-        groups: dict[int, list[int]] = {}
+        groups: dict[tuple[int, ...], list[int]] = {}
         for client in clients:
-            key = len(self._participants.loader(client, round.number)) if self._scheduled else 0
+            key: tuple[int, ...] = ()
+            if self._scheduled:
+                key = len(self._participants.loader(client, round.number)), self._epochs_of(client, round)
             groups.setdefault(key, []).append(client)
         for group in groups.values():
             for start in range(0, len(group), self._chunk):
-                yield self._train(group[start : start + self._chunk], round)
+                yield self._try_together(group[start : start + self._chunk], round)
+
+    def _try_together(self, clients: list[int], round: Round) -> list[ClientUpdate | LostClient]:
+        """Train a chunk of clients. If that fails, find out who is to blame by training each of them alone."""
+        try:
+            return [*self._train(clients, round)]
+        except (CannotVectorizeError, MisconfigurationError):  # not a client's fault
+            raise
+        except Exception as error:
+            if len(clients) == 1:
+                return [lost_client(clients[0], error)]
+            reason = describe_error(error)
+        alone: list[ClientUpdate | LostClient] = []
+        for client in clients:
+            alone += self._try_together([client], round)
+            if isinstance(alone[-1], LostClient) and self._participants.local_training.on_error == "raise":
+                return alone[-1:]
+        lost = [result for result in alone if isinstance(result, LostClient)]
+        if not lost:
+            rank_zero_warn(
+                f"{len(clients)} clients could not train at once ({reason}), so each of them trained alone:"
+                " set client.chunk to a smaller number"
+            )
+            return alone
+        # once more together, because a client that trains alone may differ in its last bits
+        rest = [result.client for result in alone if isinstance(result, ClientUpdate)]
+        return [*lost, *(self._try_together(rest, round) if rest else ())]
+
+    def _epochs_of(self, client: int, round: Round) -> int:
+        return 1 if self._max_batches is not None else self._participants.local_training.epochs_of(client, round)
 
     def _train(self, clients: list[int], round: Round) -> list[ClientUpdate]:
         generators = [Generators(seed_for("client", round.seed, round.number, client)) for client in clients]
-        loaders = [self._participants.loader(client, round.number) for client in clients]
-        batches = CohortBatches(
-            loaders, self._epochs, self._prepare, generators, self._step.reads_index, self._max_batches
-        )
         callbacks = [self._participants.copy_callbacks(client, round) for client in clients]
+        loaders = [
+            self._participants.loader(client, round.number, [callback for _, callback in own])
+            for client, own in zip(clients, callbacks, strict=True)
+        ]
+        epochs = [self._epochs_of(client, round) for client in clients]
+        batches = CohortBatches(loaders, epochs, self._prepare, generators, self._step.reads_index, self._max_batches)
         optimizer, schedulers, stack = self._begin(clients, round, callbacks, generators)
         own = [_stacked_tensors(column) for column in zip(*callbacks, strict=True)]
         losses = torch.zeros(len(clients), device=self._device)
@@ -213,7 +245,7 @@ class VectorizedTraining:
 
     def _first_batch(self) -> Any:
         data = self._participants.data
-        client = data.cohort(0)[0]
+        client = (data.cohort(0) or [0])[0]  # the first round may have no client
         with Generators(seed_for("client", data.seed, 0, client)):
             loader = self._participants.loader(client, 0)
             check_loader(loader)

@@ -1,0 +1,36 @@
+"""The settings of a federation whose clients are on other machines."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fl_lightning.core.errors import MisconfigurationError
+
+
+@dataclass(frozen=True)
+class FederationSettings:
+    """Settings that only a federation on several machines uses; a simulation ignores them.
+
+    Args:
+        num_clients: K, the number of clients that the run waits for; by default that of the partition.
+        wait: how many seconds the run waits for them before its first round.
+        timeout: how many seconds the server waits for the clients of a round. The round goes on without the others, if
+            at least ``server.min_clients`` are left.
+        client_memory: who keeps what is remembered about a client, such as SCAFFOLD's control variates: the client's
+            ``node``, or the ``server``, which sends it along.
+    """
+
+    num_clients: int | None = None
+    wait: float = 300.0
+    timeout: float = 600.0
+    client_memory: Literal["node", "server"] = "node"
+
+    def __post_init__(self) -> None:
+        if self.num_clients is not None and self.num_clients < 1:
+            raise MisconfigurationError(f"num_clients={self.num_clients}: set federation.num_clients to 1 or more")
+        for name in ("wait", "timeout"):
+            if not getattr(self, name) > 0:
+                raise MisconfigurationError(f"{name}={getattr(self, name)}: set federation.{name} above 0")
+        if self.client_memory not in ("node", "server"):
+            raise MisconfigurationError(
+                f"client_memory={self.client_memory!r}: set federation.client_memory to node or server"
+            )

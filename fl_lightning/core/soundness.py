@@ -1,0 +1,119 @@
+"""Whether what a client sent can be aggregated."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fl_lightning.core.state import StateLayout
+from fl_lightning.core.update import ClientUpdate, LostClient
+
+
+class SoundnessCheck:
+    """Finds updates that would spoil the global model or that cannot be aggregated at all, for one round.
+
+    An update is sound if it has samples, if its state has the model's entries with their shapes and kinds of numbers,
+    and if its state, its extras and its loss are finite. Frozen entries may be missing, which means that the client did
+    not change them. An entry that was not finite when the round began, such as a mask of -inf, may stay so.
+
+    Args:
+        layout: the parts of the model's state.
+        start: the global state that the clients started from.
+        wait: whether to find out at once if an update is finite. On a GPU, the host waits for that once per client.
+            Otherwise, the answers stay on the device until :meth:`confirmed_doubts` reads them.
+    """
+
+    def __init__(self, layout: StateLayout, start: Mapping[str, Tensor], wait: bool) -> None:
+        self._start = start
+        self._wait = wait
+        self._required = [*layout.parameters, *layout.statistics, *layout.counters]
+        real = {name: value for name, value in start.items() if name not in layout.aliases and _is_real(value)}
+        #: for each entry with real numbers, whether it was not finite when the round began
+        self._spoilt = dict(zip(real, _not_finite(real).unbind(), strict=True)) if real else {}
+        #: by client, names of tensors and for each of them, on the device, whether the client spoilt it
+        self._doubts: dict[int, tuple[list[str], Tensor]] = {}
+
+    def __call__(self, update: ClientUpdate) -> LostClient | None:
+        """Return the client as lost if its update is unsound, as far as that is known without waiting."""
+        problem = self._mismatch(update)
+        if problem is None:
+            values = self._values(update)
+            on_host = {name: value for name, value in values.items() if value.device.type == "cpu"}
+            on_device = {name: value for name, value in values.items() if name not in on_host}
+            for group in (on_host, on_device) if self._wait else (on_host,):
+                if group and not _finite_ends(group).all():
+                    problem = problem or _first(*self._spoilt_by(group))
+            if on_device and not self._wait:
+                self._doubts[update.client] = self._spoilt_by(on_device)
+        return None if problem is None else LostClient(update.client, problem)
+
+    def num_doubts(self) -> Tensor | None:
+        """Return how many clients turned out to have sent values that are not finite, without waiting for it."""
+        return torch.stack([flags.any() for _, flags in self._doubts.values()]).sum() if self._doubts else None
+
+    def confirmed_doubts(self) -> list[LostClient]:
+        """Return the clients that turned out to have sent values that are not finite. The host waits for the device."""
+        problems = {client: _first(*doubt) for client, doubt in self._doubts.items()}
+        return [LostClient(client, problem) for client, problem in problems.items() if problem is not None]
+
+    def _mismatch(self, update: ClientUpdate) -> str | None:
+        """Say what prevents the update from being aggregated, as far as that shows without reading values."""
+        if update.num_samples < 1:
+            return f"it has {update.num_samples} samples"
+        for name in self._required:
+            if name not in update.state:
+                return f"its state lacks {name}"
+        for name, value in update.state.items():
+            expected = self._start.get(name)
+            if expected is None:
+                return f"its state has {name}, which the model does not have"
+            if value.shape != expected.shape:
+                return f"{name} has shape {list(value.shape)}, not {list(expected.shape)}"
+            if _kind(value) != _kind(expected):
+                return f"{name} is of type {value.dtype}, not {expected.dtype}"
+        return None
+
+    def _values(self, update: ClientUpdate) -> dict[str, Tensor]:
+        """Return what must be finite of an update. Entries that the client did not send are the start's own tensors."""
+        state = {name: update.state[name] for name in self._spoilt if name in update.state}
+        values = {name: value for name, value in state.items() if value is not self._start[name]}
+        values |= {f"extras[{name!r}]": value for name, value in update.extras.items() if _is_real(value)}
+        if "loss" in update.metrics:
+            values["its loss"] = update.metrics["loss"]
+        return values
+
+    def _spoilt_by(self, values: Mapping[str, Tensor]) -> tuple[list[str], Tensor]:
+        """Return the names of the values and, for each, whether it is not finite although it was when it was sent."""
+        flags = _not_finite(values)
+        known = [self._spoilt[name] for name in values if name in self._spoilt]
+        if known:
+            flags[: len(known)] &= ~torch.stack(known).to(flags.device)
+        return list(values), flags
+
+
+def _finite_ends(values: Mapping[str, Tensor]) -> Tensor:
+    """Return whether the smallest and the largest number of each tensor are finite: both are NaN if any number is."""
+    tensors = [value.detach() if value.numel() else value.new_zeros(1) for value in values.values()]
+    return torch.stack([end for tensor in tensors for end in torch.aminmax(tensor)]).isfinite()
+
+
+def _not_finite(values: Mapping[str, Tensor]) -> Tensor:
+    """Return for each tensor whether it holds an infinite value or NaN."""
+    return ~_finite_ends(values).view(-1, 2).all(1)
+
+
+def _first(names: list[str], flags: Tensor) -> str | None:
+    """Say which of the named tensors is the first that is not finite; None if all are."""
+    numbers = flags.nonzero()
+    return f"{names[int(numbers[0])]} is not finite" if len(numbers) else None
+
+
+def _is_real(value: Tensor) -> bool:
+    return value.is_floating_point() and value.itemsize > 1  # torch does not compare 8-bit numbers
+
+
+def _kind(value: Tensor) -> str:
+    """Return the kind of a tensor's numbers. A client that trains in 16 bits may send 16 bits."""
+    if value.dtype == torch.bool:
+        return "boolean"
+    return "complex" if value.is_complex() else "real" if value.is_floating_point() else "integer"

@@ -1,0 +1,1 @@
+"""A federation on several machines, through Flower. Importing this folder imports neither flwr nor Lightning."""

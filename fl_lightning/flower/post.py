@@ -1,0 +1,41 @@
+"""How packets get from the server to the nodes and back."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fl_lightning.flower.packet import Packet
+
+
+@dataclass(frozen=True)
+class Undelivered:
+    """Says that a message will never be answered.
+
+    Args:
+        reason: what happened, in one line.
+    """
+
+    reason: str
+
+
+class Post(ABC):
+    """Delivers packets to nodes. The transport's retries, encryption and authentication are behind it."""
+
+    @abstractmethod
+    def nodes(self) -> set[int]:
+        """Return the nodes that are connected now."""
+
+    @abstractmethod
+    def send(self, node: int, kind: str, packet: Packet, seconds: float) -> str:
+        """Send a packet and return the number under which its answer is collected.
+
+        Args:
+            node: the node to send it to.
+            kind: what the node is to do: ``query``, ``train`` or ``evaluate``.
+            packet: the packet.
+            seconds: how long an answer is of use.
+        """
+
+    @abstractmethod
+    def collect(self, messages: Iterable[str]) -> dict[str, Packet | Undelivered]:
+        """Return the answers that have arrived, without waiting for the others. Each answer is returned once."""

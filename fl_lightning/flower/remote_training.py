@@ -1,0 +1,208 @@
+"""The server's side of training on other machines."""
+
+import secrets
+import time
+from collections.abc import Collection, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from fl_lightning._lightning.names import Callback, LightningModule, rank_zero_warn
+from fl_lightning.client import CohortTraining, LocalTraining
+from fl_lightning.client.participants import keyed_callbacks
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.federation import FederationSettings
+from fl_lightning.core.round import Round
+from fl_lightning.core.store import ClientStore
+from fl_lightning.core.update import ClientUpdate, LostClient
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.flower.packet import Packet
+from fl_lightning.flower.post import Post, Undelivered
+from fl_lightning.flower.protocol import Memory, RoundPackets, Version, entries_of, evaluation_request, read_update
+from fl_lightning.flower.roll import Roll
+
+#: the writer, in the server's store, of which version of its memory a client has reached
+_WRITER = "node"
+
+
+class RemoteTraining(CohortTraining):
+    """Trains the clients of a round on the nodes that have them.
+
+    Updates are handed on in the order of the cohort, so the result does not depend on who is fastest. A client whose
+    node is away, dies or takes too long is lost to the round, whatever ``client.on_error`` says, because that is
+    normal in a federation. What a node answers is checked like any other update, and that policy decides.
+
+    Args:
+        post: delivers packets to the nodes.
+        roll: knows which node has which client.
+        local_training: how clients train.
+        settings: the settings of the federation.
+        same_shapes: whether the nodes' models must have the shapes of the server's.
+
+    Attributes:
+        sent: bytes that were sent in the current round, as measured.
+        received: bytes that were received in the current round, as measured.
+    """
+
+    applies_transforms = True
+
+    def __init__(
+        self,
+        post: Post,
+        roll: Roll,
+        local_training: LocalTraining,
+        settings: FederationSettings,
+        same_shapes: bool = True,
+    ) -> None:
+        self._post = post
+        self._roll = roll
+        self._local_training = local_training
+        self._settings = settings
+        self._same_shapes = same_shapes
+        # Two runs must never mix up their clients' memories, not even with equal seeds.
+        self._run = secrets.randbits(62)
+        self._logged_names: set[str] = set()
+        self.sent = self.received = 0
+
+    def prepare(
+        self,
+        module: LightningModule,
+        data: FederatedDataModule,
+        algorithm_callbacks: Sequence[Callback] = (),
+        store: ClientStore | None = None,
+        max_batches: int | None = None,
+    ) -> None:
+        if max_batches is not None:
+            raise MisconfigurationError(
+                "trainer.fast_dev_run is set, but nodes train whole rounds: leave it out, or simulate"
+            )
+        if self._local_training.dropout > 0:
+            raise MisconfigurationError(
+                f"client.dropout={self._local_training.dropout} is for simulations, because real clients drop out by"
+                " themselves: leave it out"
+            )
+        self._module = module
+        self._store = store or ClientStore()
+        callbacks = [*self._local_training.callbacks, *algorithm_callbacks]
+        self._writers = [key for key, _ in keyed_callbacks(callbacks)]
+        self._roll.check_model(entries_of(module), self._same_shapes)
+
+    def release(self) -> None:
+        """Release the module and the store."""
+        self.on_progress = None
+        for attribute in ("_module", "_store"):
+            self.__dict__.pop(attribute, None)
+
+    def train_cohort(self, clients: Sequence[int], round: Round) -> Iterator[ClientUpdate | LostClient]:
+        self.sent = self.received = 0
+        self._roll.refresh()
+        end = time.monotonic() + self._settings.timeout
+        trainable = [name for name, parameter in self._module.named_parameters() if parameter.requires_grad]
+        packets = RoundPackets(round, trainable)
+        messages: dict[int, tuple[int, str]] = {}
+        for client in clients:
+            present = self._roll.clients.get(client)
+            if present is not None:
+                packet = self._request(packets, client, round)
+                self.sent += packet.num_bytes
+                number = self._post.send(present.node, "train", packet, self._settings.timeout)
+                messages[client] = (present.node, number)
+        del packets
+        for client in clients:
+            if client not in messages:
+                yield _absent(client, round, "its node is not connected")
+                continue
+            node, number = messages[client]
+            answer = self._wait_for(number, end)
+            if isinstance(answer, Undelivered):
+                self._roll.lose(node)
+                yield _absent(client, round, answer.reason)
+            else:
+                yield self._read(answer, client, round)
+
+    def evaluate(
+        self, clients: Sequence[int], module: LightningModule, round: Round, samples: str
+    ) -> dict[int, dict[str, float]]:
+        """Evaluate the clients that are present on their nodes, which have their own layers and their own data."""
+        end = time.monotonic() + self._settings.timeout
+        state = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
+        messages = {}
+        for client in clients:
+            present = self._roll.clients.get(client)
+            if present is not None:
+                packet = evaluation_request(
+                    client,
+                    round.number,
+                    samples,
+                    state,
+                    round.personal(client) if round.personal is not None else {},
+                    self._settings.client_memory,
+                    self._known_version(client),
+                    self._memory_of(client),
+                )
+                self.sent += packet.num_bytes
+                messages[client] = self._post.send(present.node, "evaluate", packet, self._settings.timeout)
+        evaluated = {}
+        for client, number in messages.items():
+            answer = self._wait_for(number, end)
+            metrics = answer.note.get("metrics") if isinstance(answer, Packet) else None
+            if isinstance(metrics, dict) and all(isinstance(value, float | int) for value in metrics.values()):
+                evaluated[client] = {str(name): float(value) for name, value in metrics.items()}
+            else:
+                reason = answer.reason if isinstance(answer, Undelivered) else answer.note.get("error", "no metrics")
+                rank_zero_warn(f"client {client} is not evaluated after round {round.number + 1}: {reason}")
+        return evaluated
+
+    @property
+    def logged_names(self) -> Collection[str]:
+        return self._logged_names
+
+    def _request(self, packets: RoundPackets, client: int, round: Round) -> Packet:
+        personal = round.personal(client) if round.personal is not None else {}
+        return packets.request(
+            client,
+            personal,
+            self._settings.client_memory,
+            self._known_version(client),
+            Version(self._run, round.number),
+            self._memory_of(client),
+        )
+
+    def _memory_of(self, client: int) -> Memory:
+        """Return what the server remembers about a client; nothing if that is the node's business."""
+        if self._settings.client_memory == "node":
+            return {}
+        kept = {writer: self._store.get(writer, client, self._module.device) for writer in self._writers}
+        return {writer: values for writer, values in kept.items() if values is not None}
+
+    def _known_version(self, client: int) -> Version | None:
+        """Return the version of its memory that a client has reached, as far as the server's checkpoint knows."""
+        values = self._store.get(_WRITER, client, torch.device("cpu"))
+        return None if values is None else Version(int(values["run"]), int(values["round"]))
+
+    def _wait_for(self, number: str, end: float) -> Packet | Undelivered:
+        pause = 0.05
+        while True:
+            answer = self._post.collect([number]).get(number)
+            if answer is not None:
+                return answer
+            if time.monotonic() > end:
+                return Undelivered(f"it did not answer within {self._settings.timeout:g} s (federation.timeout)")
+            time.sleep(pause)
+            pause = min(pause * 1.2, 1.0)
+
+    def _read(self, answer: Packet, client: int, round: Round) -> ClientUpdate | LostClient:
+        self.received += answer.num_bytes
+        update = read_update(answer, client, round.start_of(client), self._module.device)
+        if isinstance(update, ClientUpdate):
+            self._logged_names |= {str(name) for name in answer.note.get("logged_names", ())}
+            if self._settings.client_memory == "node":
+                remembers = answer.note.get("remembers") is True
+                tag = {"run": torch.tensor(self._run), "round": torch.tensor(round.number)}
+                update.memory = {_WRITER: tag} if remembers else {}
+        return update
+
+
+def _absent(client: int, round: Round, reason: str) -> LostClient:
+    rank_zero_warn(f"client {client} is lost to round {round.number + 1}: {reason}")
+    return LostClient(client, reason, planned=True)

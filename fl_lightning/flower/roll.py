@@ -1,0 +1,182 @@
+"""The roll call: which node has which client."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fl_lightning._lightning.names import rank_zero_info, rank_zero_warn
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.flower.packet import Packet
+from fl_lightning.flower.post import Post
+
+#: how many seconds a node may take to answer the roll call; a node imports Lightning and loads its data first
+_GREETING = 180.0
+_PAUSE = 0.2
+
+
+@dataclass(frozen=True)
+class Present:
+    """A client that a node has.
+
+    Args:
+        node: Flower's number of the node.
+        num_samples: how many training samples the client has.
+        class_counts: how many of them belong to each class; None unless the aggregator asks for it.
+    """
+
+    node: int
+    num_samples: int
+    class_counts: list[int] | None
+
+
+class Roll:
+    """Knows which node has which client, and refuses nodes that do not fit to the server.
+
+    Args:
+        post: delivers packets to the nodes.
+        identity: what every node must agree on: the version of the package, and the settings by key.
+        num_clients: K, how many clients there are; clients are numbered from 0.
+    """
+
+    def __init__(self, post: Post, identity: Mapping[str, Any], num_clients: int) -> None:
+        self._post = post
+        self._identity = identity
+        self._entries: dict[str, list[Any]] | None = None
+        self._same_shapes = True
+        self.num_clients = num_clients
+        self.clients: dict[int, Present] = {}
+        #: samples per batch, as the nodes' sources have it
+        self.batch_size: int | None = None
+        self._greetings: dict[int, str] = {}
+        self._models: dict[int, dict[str, list[Any]]] = {}
+        self._refused: dict[int, str] = {}
+
+    def call(self, seconds: float) -> None:
+        """Wait until every client is present.
+
+        Args:
+            seconds: how long to wait before the run fails, with the names of the missing clients.
+        """
+        rank_zero_info(f"Waiting for {self.num_clients} clients ...")
+        end = time.monotonic() + seconds
+        while True:
+            self.refresh()
+            missing = [client for client in range(self.num_clients) if client not in self.clients]
+            if not missing:
+                rank_zero_info(f"All {self.num_clients} clients are present.")
+                return
+            if time.monotonic() > end:
+                numbers = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+                reasons = "".join(f"; {reason}" for reason in self._refused.values())
+                raise MisconfigurationError(
+                    f"after {seconds:g} s, {len(missing)} of {self.num_clients} clients are missing ({numbers})"
+                    f"{reasons}: start their nodes, or set federation.num_clients"
+                )
+            time.sleep(_PAUSE)
+
+    def refresh(self) -> None:
+        """Greet nodes that are new, read their answers, and forget nodes that are gone."""
+        nodes = self._post.nodes()
+        for gone in {present.node for present in self.clients.values()} - nodes:
+            self._forget(gone)
+        self._refused = {node: reason for node, reason in self._refused.items() if node in nodes}
+        known = {present.node for present in self.clients.values()} | set(self._greetings) | set(self._refused)
+        for node in sorted(nodes - known):
+            hello = Packet({"wants_counts": bool(self._identity["class_counts"])})
+            self._greetings[node] = self._post.send(node, "query", hello, _GREETING)
+        answers = self._post.collect(self._greetings.values()) if self._greetings else {}
+        for node, message in list(self._greetings.items()):
+            answer = answers.get(message)
+            if isinstance(answer, Packet):
+                self._admit(node, answer.note)
+            if answer is not None or node not in nodes:
+                del self._greetings[node]
+
+    def check_model(self, entries: dict[str, list[Any]], same_shapes: bool) -> None:
+        """Refuse nodes whose model differs from the server's, now and later.
+
+        Args:
+            entries: types and shapes of the server's model, by name.
+            same_shapes: whether shapes must agree; an algorithm may change widths during a run.
+        """
+        self._entries, self._same_shapes = entries, same_shapes
+        for node, model in list(self._models.items()):
+            difference = self._model_difference(model)
+            if difference is not None:
+                self._refuse(node, difference)
+
+    def _admit(self, node: int, note: dict[str, Any]) -> None:
+        problem = note["error"] if "error" in note else self._difference(note)
+        if problem is None:
+            problem = self._check_clients(note.get("clients"))
+        if problem is not None:
+            self._refuse(node, str(problem))
+            return
+        self._models[node] = note["model"]
+        self.batch_size = note.get("batch_size")
+        for client, described in note["clients"].items():
+            self.clients[int(client)] = Present(node, described["num_samples"], described["class_counts"])
+
+    def _difference(self, note: dict[str, Any]) -> str | None:
+        """Say in what a node differs from the server."""
+        theirs, ours = note.get("version"), self._identity["version"]
+        if theirs != ours:
+            return f"it has fl_lightning {theirs}, but the server has {ours}: install the same version there"
+        settings, own = note.get("settings"), self._identity["settings"]
+        if not isinstance(settings, dict) or not isinstance(note.get("model"), dict):
+            return "it does not say how it is configured"
+        for key in sorted({*settings, *own}):
+            if settings.get(key) != own.get(key):
+                return (
+                    f"its config has {key}={settings.get(key)}, but the server has {key}={own.get(key)}:"
+                    " remove it from the node's overlay"
+                )
+        return None if self._entries is None else self._model_difference(note["model"])
+
+    def _model_difference(self, model: Mapping[str, list[Any]]) -> str | None:
+        assert self._entries is not None
+        for name in [*self._entries, *model]:
+            ours, theirs = self._entries.get(name), model.get(name)
+            if ours is None or theirs is None or ours[0] != theirs[0] or (self._same_shapes and ours[1] != theirs[1]):
+                described = [" ".join(map(str, entry)) if entry else "missing" for entry in (theirs, ours)]
+                return f"its model differs: {name} is {described[0]} there and {described[1]} at the server"
+        return None
+
+    def _check_clients(self, clients: Any) -> str | None:
+        """Say what is wrong with the clients that a node says it has."""
+        if not isinstance(clients, dict) or not clients:
+            return "it has no clients: set partition-id in its --node-config"
+        for number, described in clients.items():
+            client = int(number) if str(number).isdigit() else -1
+            if not 0 <= client < self.num_clients:
+                return (
+                    f"it says it is client {number}, but the run has the clients 0 to {self.num_clients - 1}:"
+                    " set partition-id in its --node-config"
+                )
+            if client in self.clients:
+                return (
+                    f"it says it is client {number}, which node {self.clients[client].node} already is:"
+                    " give one of them another partition-id"
+                )
+            counts = described.get("class_counts") if isinstance(described, dict) else None
+            if not isinstance(described, dict) or type(described.get("num_samples")) is not int:
+                return f"it does not say how many samples client {number} has"
+            if described["num_samples"] < 1:
+                return f"client {number} has no samples"
+            if counts is not None and sum(counts) != described["num_samples"]:
+                return f"the class counts of client {number} do not add up to its samples"
+        return None
+
+    def _refuse(self, node: int, reason: str) -> None:
+        self._forget(node)
+        self._refused[node] = f"node {node} is refused: {reason}"
+        rank_zero_warn(self._refused[node])
+
+    def _forget(self, node: int) -> None:
+        self.clients = {client: present for client, present in self.clients.items() if present.node != node}
+        self._models.pop(node, None)
+
+    def lose(self, node: int) -> None:
+        """Forget a node that did not answer; it is greeted again before the next round, if it is connected."""
+        self._forget(node)

@@ -1,0 +1,102 @@
+import pytest
+import torch
+from torch import nn
+
+from fl_lightning import ClientUpdate
+from fl_lightning.core.soundness import SoundnessCheck
+from fl_lightning.core.state import StateLayout, snapshot
+from tests.toys import ConvNet
+
+
+class Masked(ConvNet):
+    """Has a mask of -inf, as transformers do, and tied weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.full((2, 2), -torch.inf))
+        self.tied = self.head
+        self.empty = nn.Parameter(torch.zeros(0))
+
+
+def check(changes=None, model=None, without=(), wait=True, **fields):
+    model = model or Masked()
+    start = snapshot(model)
+    state = {name: value.clone() for name, value in start.items() if name not in without} | (changes or {})
+    sound = SoundnessCheck(StateLayout(model), start, wait)
+    return sound(ClientUpdate(**{"client": 4, "state": state, "num_samples": 3, **fields})), sound
+
+
+def with_one(value: float, like: torch.Tensor) -> torch.Tensor:
+    changed = like.detach().clone()
+    changed.view(-1)[-1] = value
+    return changed
+
+
+def test_an_update_with_the_models_own_state_is_sound():
+    assert check(metrics={"loss": torch.tensor(1.0)}, extras={"steps": torch.tensor(3)})[0] is None
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("name", ["conv.weight", "norm.running_var", "frozen"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_a_single_value_that_is_not_finite_is_found(value, name, dtype):
+    spoilt = with_one(value, Masked().state_dict()[name]).to(dtype)
+    lost, _ = check({name: spoilt})
+    assert (lost.client, lost.reason, lost.planned) == (4, f"{name} is not finite", False)
+
+
+def test_large_values_are_finite():
+    largest = torch.full((4, 5), torch.finfo(torch.float32).max)
+    assert check({"head.weight": largest, "tied.weight": -largest})[0] is None
+
+
+def test_a_mask_of_infinite_values_may_stay_and_the_other_entries_are_still_checked():
+    assert check({"mask": torch.full((2, 2), -torch.inf)})[0] is None
+    lost, _ = check({"hidden.bias": torch.full((5,), torch.nan)})
+    assert lost.reason == "hidden.bias is not finite"
+
+
+FAULTS = {
+    "its state lacks head.weight": {"without": ["head.weight"]},
+    "its state lacks norm.num_batches_tracked": {"without": ["norm.num_batches_tracked"]},
+    "its state has more, which the model does not have": {"changes": {"more": torch.zeros(1)}},
+    "head.bias has shape [5], not [4]": {"changes": {"head.bias": torch.zeros(5)}},
+    "head.bias is of type torch.int64, not torch.float32": {"changes": {"head.bias": torch.arange(4)}},
+    "norm.num_batches_tracked is of type torch.float32, not torch.int64": {
+        "changes": {"norm.num_batches_tracked": torch.tensor(1.0)}
+    },
+    "flag is of type torch.int64, not torch.bool": {"changes": {"flag": torch.tensor(1)}},
+    "it has 0 samples": {"num_samples": 0},
+    "it has -3 samples": {"num_samples": -3},
+    "its loss is not finite": {"metrics": {"loss": torch.tensor(torch.nan)}},
+    "extras['control'] is not finite": {"extras": {"control": torch.tensor([1.0, torch.inf])}},
+}
+
+
+@pytest.mark.parametrize("reason", FAULTS)
+def test_every_other_fault_has_its_reason(reason):
+    assert check(**FAULTS[reason])[0].reason == reason
+
+
+def test_a_frozen_entry_may_be_missing():
+    assert check(without=["frozen", "flag"])[0] is None
+
+
+def test_a_client_that_trains_in_16_bits_may_send_16_bits():
+    state = {
+        name: value.half() if value.is_floating_point() else value for name, value in Masked().state_dict().items()
+    }
+    assert check(state)[0] is None
+
+
+def test_values_on_the_host_are_checked_even_if_nobody_waits_for_the_device():
+    lost, sound = check({"frozen": torch.full((2,), torch.nan)}, wait=False)
+    assert lost.reason == "frozen is not finite"
+    assert sound.num_doubts() is None
+    assert sound.confirmed_doubts() == []
+
+
+def test_a_model_without_real_entries_can_be_checked():
+    model = nn.Module()
+    model.register_buffer("count", torch.tensor(3))
+    assert check(model=model)[0] is None

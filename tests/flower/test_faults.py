@@ -1,0 +1,247 @@
+"""Nodes that die, come back, do not fit, or answer nonsense."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fl_lightning import LocalTraining
+from fl_lightning.aggregation import FedAvg, FedNS
+from fl_lightning.callbacks import FederatedServer, RoundCallback
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.data import ClassesPerClient
+from fl_lightning.flower.packet import Packet
+from fl_lightning.flower.tensors import decode, encode
+from tests.flower.loopback import Federation
+from tests.toys import Net, federate, identical
+
+# A lost client is lost again in later rounds, until its node is back.
+pytestmark = pytest.mark.filterwarnings("ignore:client . is lost to round")
+
+PARTITION = ClassesPerClient(3, 2)
+
+
+def make_server(**options) -> FederatedServer:
+    options = {"client": LocalTraining(), **options}
+    return FederatedServer(FedAvg(), **options)
+
+
+@pytest.fixture
+def federation(tmp_path):
+    with Federation(Net, make_server, PARTITION, tmp_path, nodes=3, timeout=0.5) as nodes:
+        yield nodes
+
+
+class Participants(RoundCallback):
+    """Keeps who took part, and does something before some rounds."""
+
+    def __init__(self, before=None) -> None:
+        self.before = before or {}
+        self.took_part: list[list[int]] = []
+
+    def on_round_start(self, trainer, pl_module, round, clients):
+        self.took_part.append([])
+        self.before.get(round.number, lambda: None)()
+
+    def on_client_end(self, trainer, pl_module, round, update, weight):
+        self.took_part[-1].append(update.client)
+
+
+def answering(federation: Federation, number: int, change) -> None:
+    """Let a node's answers to training requests pass through a function."""
+    answer = federation.post.answers[number]
+
+    def changed(packet: Packet) -> Packet:
+        reply = answer(packet)
+        return change(reply) if "client" in packet.note else reply
+
+    federation.post.answers[number] = changed
+
+
+def with_state(reply: Packet, change) -> Packet:
+    groups = decode(reply, torch.device("cpu"))
+    return encode(reply.note, {**groups, "state": change(groups["state"])})
+
+
+def test_a_node_that_dies_in_a_round_is_left_out_and_comes_back(federation):
+    watcher = Participants(
+        {
+            1: lambda: federation.post.answers.pop(1),
+            3: lambda: federation.post.answers.update({9: federation._parked[1].answer}),
+        }
+    )
+    with pytest.warns(UserWarning, match="client 1 is lost to round 2: its node is not connected"):
+        federation.run(rounds=5, callbacks=[watcher])
+    assert watcher.took_part == [[0, 1, 2], [0, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
+
+
+def test_a_node_that_dies_while_it_trains_is_left_out_of_the_round(federation):
+    post = federation.post
+    sent = post.send
+
+    def send(node, kind, packet, seconds):
+        number = sent(node, kind, packet, seconds)
+        if kind == "train" and packet.note["number"] == 1:
+            post.answers.pop(2, None)
+        return number
+
+    post.send = send
+    watcher = Participants()
+    with pytest.warns(UserWarning, match="client 2 is lost to round 2: the node is gone"):
+        federation.run(rounds=2, callbacks=[watcher])
+    assert watcher.took_part == [[0, 1, 2], [0, 1]]
+
+
+def test_a_node_that_does_not_answer_in_time_is_left_out_of_the_round(federation):
+    collect = federation.post.collect
+
+    def collect_others(numbers):
+        late = {
+            number
+            for number, (node, packet) in federation.post.waiting.items()
+            if node == 1 and "client" in packet.note
+        }
+        return collect([number for number in numbers if number not in late])
+
+    federation.post.collect = collect_others
+    watcher = Participants()
+    with pytest.warns(UserWarning, match=r"client 1 is lost to round 1: it did not answer within 0.5 s"):
+        federation.run(rounds=1, callbacks=[watcher])
+    assert watcher.took_part == [[0, 2]]
+
+
+def test_a_round_that_goes_on_without_a_client_is_exactly_the_round_of_the_others(federation):
+    class Others(ClassesPerClient):
+        def assign(self, labels, seed):
+            return super().assign(labels, seed)[:2]
+
+    torch.manual_seed(0)
+    expected, _ = federate(Net(), partition=Others(3, 2), server=make_server(), rounds=1)
+    watcher = Participants({0: lambda: federation.post.answers.pop(2)})
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="client 2"):
+        state, _ = federation.run(rounds=1, callbacks=[watcher])
+    assert identical(state, dict(expected.state_dict()))
+
+
+def test_fewer_than_min_clients_stop_the_run(tmp_path):
+    with Federation(Net, lambda: make_server(min_clients=3), PARTITION, tmp_path, nodes=3) as federation:
+        watcher = Participants({1: lambda: federation.post.answers.pop(0)})
+        with pytest.raises(Exception, match="min_clients=3"), pytest.warns(UserWarning, match="client 0 is lost"):
+            federation.run(rounds=2, callbacks=[watcher])
+
+
+NONSENSE = {
+    "NaN": (
+        lambda reply: with_state(reply, lambda state: {name: value * math.nan for name, value in state.items()}),
+        "is not finite",
+    ),
+    "a wrong shape": (
+        lambda reply: with_state(reply, lambda state: {**state, "layers.0.weight": torch.zeros(2, 2)}),
+        r"layers.0.weight has shape \[2, 2\]",
+    ),
+    "a wrong type": (
+        lambda reply: with_state(reply, lambda state: {n: v.to(torch.int64) for n, v in state.items()}),
+        "holds torch.int64 numbers",
+    ),
+    "an unknown entry": (
+        lambda reply: with_state(reply, lambda state: {**state, "other": torch.zeros(1)}),
+        "has other, which the model does not have",
+    ),
+    "another client": (lambda reply: replace(reply, note={**reply.note, "client": 0}), "it answered for client 0"),
+    "a negative size": (
+        lambda reply: replace(reply, note={**reply.note, "num_samples": -5}),
+        "num_samples=-5 is not a count",
+    ),
+    "no samples": (lambda reply: replace(reply, note={**reply.note, "num_samples": 0}), "it reports 0 samples"),
+    "missing bytes": (
+        lambda reply: replace(reply, groups={**reply.groups, "state": reply.groups["state"][:-1]}),
+        "state has too few bytes",
+    ),
+    "another layout": (
+        lambda reply: replace(reply, note={**reply.note, "layouts": {"state": [["x", "object", [1]]]}}),
+        "do not match their description",
+    ),
+    "an empty note": (lambda reply: Packet({}), "it does not say 'client'"),
+    "an error": (lambda reply: Packet({"error": "disk full"}), "disk full"),
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_nonsense_from_a_node_is_treated_as_client_on_error_says(name, tmp_path):
+    change, reason = NONSENSE[name]
+    for policy in ("raise", "drop"):
+        server = {"client": LocalTraining(on_error=policy)}
+        with Federation(Net, lambda: make_server(**server), PARTITION, tmp_path, nodes=3) as federation:  # noqa: B023
+            answering(federation, 1, change)
+            watcher = Participants()
+            if policy == "raise":
+                with pytest.raises(Exception, match=f"client 1 failed in round 1: .*{reason}"):
+                    federation.run(rounds=1, callbacks=[watcher])
+            else:
+                with pytest.warns(UserWarning, match=f"client 1 was dropped from round 1: .*{reason}"):
+                    federation.run(rounds=1, callbacks=[watcher])
+                assert watcher.took_part == [[0, 2]]
+
+
+def introduced(federation: Federation, number: int, **changes) -> None:
+    """Let a node introduce itself differently."""
+    answer = federation.post.answers[number]
+
+    def changed(packet: Packet) -> Packet:
+        reply = answer(packet)
+        return reply if "client" in packet.note else replace(reply, note={**reply.note, **changes})
+
+    federation.post.answers[number] = changed
+
+
+REFUSED = {
+    "another version": ({"version": "0.1.9"}, "it has fl_lightning 0.1.9, but the server has"),
+    "another config": ({"settings": {"client.epochs": 5}}, "its config has client.epochs=5, but the server has client"),
+    "another client's number": (
+        {"clients": {"0": {"num_samples": 5, "class_counts": None}}},
+        "it says it is client 0, which node 0 already is",
+    ),
+    "a number that does not exist": (
+        {"clients": {"7": {"num_samples": 5, "class_counts": None}}},
+        "it says it is client 7, but the run has the clients 0 to 2",
+    ),
+    "no samples": ({"clients": {"2": {"num_samples": 0, "class_counts": None}}}, "client 2 has no samples"),
+    "nonsense": ({"clients": {"2": 5}}, "it does not say how many samples client 2 has"),
+    "no settings": ({"settings": None}, "it does not say how it is configured"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_node_that_does_not_fit_is_refused_by_name(name, federation):
+    changes, reason = REFUSED[name]
+    introduced(federation, 2, **changes)
+    federation.settings = replace(federation.settings, wait=0.3)
+    with (
+        pytest.raises(MisconfigurationError, match=rf"1 of 3 clients are missing \(2\); node 2 is refused: {reason}"),
+        pytest.warns(UserWarning, match=f"node 2 is refused: {reason}"),
+    ):
+        federation.run()
+
+
+def test_a_node_with_another_model_is_refused_by_name(federation):
+    introduced(federation, 2, model={"layers.0.weight": ["float32", [9, 6]]})
+    watcher = Participants()
+    with pytest.warns(UserWarning, match=r"node 2 is refused: its model differs: layers.0.weight is float32 \[9, 6\]"):
+        federation.run(rounds=1, callbacks=[watcher])
+    assert watcher.took_part == [[0, 1]]
+
+
+@pytest.mark.parametrize(("aggregator", "sent"), [(FedAvg, False), (FedNS, True)])
+def test_class_counts_are_sent_only_if_the_aggregator_asks_for_them(aggregator, sent, tmp_path):
+    def server() -> FederatedServer:
+        return FederatedServer(aggregator(), client=LocalTraining())
+
+    with Federation(Net, server, PARTITION, tmp_path) as federation:
+        federation.run(rounds=1)
+        introductions = [reply.note["clients"] for reply in federation.post.replies if "clients" in reply.note]
+        updates = [reply.note["class_counts"] for reply in federation.post.replies if "class_counts" in reply.note]
+    counts = [client["class_counts"] for clients in introductions for client in clients.values()]
+    assert len(counts) == len(updates) == 3
+    assert all((count is not None) == sent for count in counts + updates)

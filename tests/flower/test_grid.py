@@ -1,0 +1,77 @@
+"""Packets in Flower's messages."""
+
+import pytest
+
+flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fl_lightning[flower]'")
+
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict  # noqa: E402
+from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
+
+from fl_lightning.flower.grid import GridPost, from_records, to_records  # noqa: E402
+from fl_lightning.flower.packet import Packet  # noqa: E402
+from fl_lightning.flower.post import Undelivered  # noqa: E402
+
+PACKET = Packet({"client": 3, "rate": 0.1, "names": ["ä"]}, {"start": b"\x00\x01", "empty": b""})
+
+
+class LoopbackGrid:
+    """A Grid whose only node answers with the packet that it got, or with an error."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails = fails
+        self.sent: dict[str, Message] = {}
+
+    def get_node_ids(self):
+        return [5]
+
+    def push_messages(self, messages):
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = str(len(self.sent))
+            self.sent[message.metadata.message_id] = message
+        return list(self.sent)[-1:]
+
+    def pull_messages(self, message_ids):
+        for number in message_ids:
+            if number in self.sent:
+                message = self.sent.pop(number)
+                answer = Error(code=3, reason="too late") if self.fails else message.content
+                yield Message(answer, reply_to=message)
+
+
+@pytest.fixture(autouse=True)
+def _identity(monkeypatch):
+    monkeypatch.setattr(TaskIdentity, "_run_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_node_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_task_id", 1)
+
+
+def test_a_packet_passes_through_records_unchanged():
+    assert from_records(to_records(PACKET)) == PACKET
+
+
+def test_a_packet_passes_through_the_grid():
+    post = GridPost(LoopbackGrid())
+    assert post.nodes() == {5}
+    number = post.send(5, "train", PACKET, 10.0)
+    assert post.collect(["other"]) == {}
+    assert post.collect([number]) == {number: PACKET}
+    assert post.collect([number]) == {}
+
+
+def test_flowers_errors_are_undelivered():
+    post = GridPost(LoopbackGrid(fails=True))
+    number = post.send(5, "train", PACKET, 10.0)
+    assert post.collect([number]) == {number: Undelivered("Flower's error 3: too late")}
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        RecordDict({}),
+        RecordDict({"note": ConfigRecord({"json": "no JSON"}), "groups": ArrayRecord({})}),
+        RecordDict({"note": ConfigRecord({"json": "[1]"}), "groups": ArrayRecord({})}),
+        RecordDict({"note": ConfigRecord({"json": 5}), "groups": ArrayRecord({})}),
+    ],
+)
+def test_messages_of_others_are_an_error_and_not_an_exception(records):
+    assert "it answered with" in from_records(records).note["error"]
