@@ -2,14 +2,17 @@
 
 import copy
 import gc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.checkpoint import verify_checkpoints
 from fl_lightning._lightning.client_module import without_compilation
 from fl_lightning._lightning.evaluation_loop import Sharing, share_evaluation
 from fl_lightning._lightning.names import Callback, LightningModule, Trainer, rank_zero_info
@@ -23,6 +26,7 @@ from fl_lightning._lightning.server_trainer import (
 from fl_lightning._lightning.tensorboard import mark_restart, tensorboard_loggers
 from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Federation, Weighting
 from fl_lightning.aggregation.base import weight_of
+from fl_lightning.attacks import Attack
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
 from fl_lightning.callbacks.run.lost_clients import LostClients, run_folder
 from fl_lightning.callbacks.run.monitors import explain_client_metrics, remove_learning_rate_monitor
@@ -32,15 +36,19 @@ from fl_lightning.callbacks.run.preparation import (
     belongs_to_clients,
     check_flags,
     order_checkpoints,
+    refuse_client_callbacks,
+    refuse_round_callbacks,
     refuse_tuners,
 )
 from fl_lightning.callbacks.run.progress import RoundProgressBar
+from fl_lightning.callbacks.run.resumable import read_checkpoint
 from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.callbacks.run.tally import Tally
 from fl_lightning.client import CohortTraining, LocalTraining
 from fl_lightning.core.distributed import broadcast_from_zero
 from fl_lightning.core.errors import MisconfigurationError, refuse_classes
 from fl_lightning.core.evaluations import Evaluations
+from fl_lightning.core.folders import check_new_folder
 from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.core.round import Round
 from fl_lightning.core.soundness import SoundnessCheck
@@ -93,6 +101,12 @@ class FederatedServer(RoundRunner):
         self.training: CohortTraining = self.client
         self.optimizer = optimizer
         self.transforms = transforms or []
+        compressing = [type(transform).__name__ for transform in self.transforms if transform.compresses]
+        if len(compressing) > 1:
+            raise MisconfigurationError(
+                f"transforms has {' and '.join(compressing)}, but only one of them can count the bytes that it saves:"
+                " keep one in server.transforms"
+            )
         self.client_folder = client_folder
         self.min_clients = min_clients
         self.store = ClientStore(client_folder)
@@ -118,6 +132,8 @@ class FederatedServer(RoundRunner):
     def prepare_trainer(self, trainer: Trainer) -> None:
         refuse_tuners(trainer)
         refuse_other_copy(*trainer.callbacks, *trainer.loggers)  # type: ignore[attr-defined]
+        refuse_client_callbacks(trainer)
+        refuse_round_callbacks(self.client.callbacks)
         check_flags(trainer)
         add_round_callbacks(trainer)
         if self.optimizer is None:
@@ -140,6 +156,10 @@ class FederatedServer(RoundRunner):
         share_evaluation(trainer, Sharing(pl_module.module, why_not_shared, share_of))
         leave_model_unwrapped(trainer)
         trainer.log_every_n_steps = 1  # type: ignore[attr-defined]
+        weights = [name for name, _ in pl_module.module.named_parameters()]
+        verify_checkpoints(
+            trainer, partial(read_checkpoint, resume=stage == "fit", weights=weights, server=self.state_key)
+        )
         if stage == "fit":
             order_checkpoints(trainer)
             adapt_callbacks(trainer)
@@ -158,8 +178,12 @@ class FederatedServer(RoundRunner):
                 f"the checkpoint is from a run with {name}={was[name]}, but this one has {name}={now.get(name)}:"
                 " resume with the config.yaml of that run"
             )
+        if self.client_folder is not None:
+            check_new_folder(Path(self.client_folder), "server.client_folder")
         if self._saved_run is None:
             self.store.check_empty()
+        if trainer.is_global_zero:
+            self.store.remove_incomplete()
         module = pl_module.module
         assert isinstance(module, LightningModule)
         for tensor in module.state_dict().values():
@@ -168,7 +192,8 @@ class FederatedServer(RoundRunner):
         self.store.move_to(pl_module.device)
         self.aggregator.memory = self.store.part(type(self.aggregator).__name__)
         self.aggregator.prepare(
-            module, Federation(data.num_clients, data.seed, self.weighting, self.optimizer, self.client)
+            module,
+            Federation(data.num_clients, data.seed, self.weighting, self.optimizer, self.client, data.selection),
         )
         self.training.prepare(
             module,
@@ -180,6 +205,9 @@ class FederatedServer(RoundRunner):
         #: where tracebacks of clients are kept, if the run keeps any files
         self._folder = run_folder(trainer)
         self._check_cohort(data)
+        for attack in [*self.transforms, *self.client.callbacks]:
+            if isinstance(attack, Attack):
+                rank_zero_info(attack.describe(data.num_clients, data.seed))
         gc.freeze()  # existing objects stay, so the collector can skip them when it frees the clients' Trainers
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -213,14 +241,11 @@ class FederatedServer(RoundRunner):
 
         for watcher in watchers:
             watcher.on_round_start(trainer, pl_module, round, clients)
-        for sent in self.training.train_cohort(clients, round):
-            update = self._receive(sent, round, is_unsound)
+        for update in self._arriving(clients, round, is_unsound, lost):
             if isinstance(update, LostClient):
                 for watcher in watchers:
                     watcher.on_client_lost(trainer, pl_module, round, update)
                 tally.lose(update, self._downloads.size(update.client))
-                if lost.add(update):
-                    break
                 continue
             weight = weight_of(update, self.weighting)
             for watcher in watchers:  # first, because an aggregator may replace the state that the client started from
@@ -323,23 +348,39 @@ class FederatedServer(RoundRunner):
             start=snapshot(module),
             personal=self.aggregator.personal_state,
             evaluations=self._evaluations,
+            num_clients=_data_of(trainer).num_clients,
+            memory=partial(self.store.get, device=pl_module.device),
         )
         self.aggregator.begin_round(module, round)
         self.aggregator.round = replace(round, broadcast=self.aggregator.broadcast())
         return self.aggregator.round
 
-    def _receive(
-        self, sent: ClientUpdate | LostClient, round: Round, is_unsound: SoundnessCheck
-    ) -> ClientUpdate | LostClient:
-        """Check an update and transform it, or return the client as lost."""
-        if isinstance(sent, LostClient):
-            return sent
-        lost = is_unsound(sent)
-        if lost is not None or not self.transforms or self.training.applies_transforms:
-            return lost or sent
-        for transform in self.transforms:
-            sent = transform(sent, round, self.aggregator.layout)
-        return is_unsound(sent) or sent
+    def _arriving(
+        self, clients: list[int], round: Round, is_unsound: SoundnessCheck, lost: LostClients
+    ) -> Iterator[ClientUpdate | LostClient]:
+        """Train the clients and yield their updates, checked and transformed, and the clients that are lost."""
+        found: list[LostClient] = []
+
+        def sound(sent: Iterable[ClientUpdate | LostClient]) -> Iterator[ClientUpdate]:
+            for item in sent:
+                problem = item if isinstance(item, LostClient) else is_unsound(item)
+                if problem is None:
+                    assert isinstance(item, ClientUpdate)
+                    yield item
+                    continue
+                found.append(problem)
+                if lost.add(problem):  # the rank's other clients need not train any more
+                    return
+
+        updates = sound(self.training.train_cohort(clients, round))
+        transforms = [] if self.training.applies_transforms else self.transforms
+        for transform in transforms:
+            updates = transform.apply(updates, round, self.aggregator.layout)
+        for update in sound(updates) if transforms else updates:
+            yield from found
+            found.clear()
+            yield update
+        yield from found
 
     def _install(self, pl_module: FederatedModule, aggregate: Aggregate) -> None:
         self._served_state = None

@@ -15,6 +15,7 @@ from fl_lightning._lightning.names import Callback, LightningModule, Trainer, is
 from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning._lightning.server_trainer import trainer_of
 from fl_lightning.core.errors import MisconfigurationError, refuse_classes
+from fl_lightning.core.optimizers import check_server_optimizer
 from fl_lightning.core.server_optimizer import ServerOptimizer
 from fl_lightning.core.widths import resize
 
@@ -172,7 +173,15 @@ class FederatedModule(LightningModule):
     def configure_optimizers(self) -> Optimizer:
         """Create the server's optimiser for the global model."""
         parameters = self.trainable_parameters()
-        return self.server.optimizer(parameters) if self.server.optimizer else ServerOptimizer(parameters)
+        if not parameters:
+            raise MisconfigurationError(
+                f"{type(self.module).__name__} has no parameters to train: give it a network with parameters that"
+                " require gradients"
+            )
+        if not self.server.optimizer:
+            return ServerOptimizer(parameters)
+        check_server_optimizer(self.server.optimizer)
+        return self.server.optimizer(parameters)
 
     def trainable_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that clients train, in the order of the module."""

@@ -15,6 +15,7 @@ from torch.nn import functional
 from fl_lightning import ClientUpdate, LocalTraining
 from fl_lightning.aggregation import (
     Aggregator,
+    CoordinateMedian,
     FedAdp,
     FedAvg,
     FedAvgLastFC,
@@ -26,14 +27,19 @@ from fl_lightning.aggregation import (
     FedNova,
     FedNS,
     FedProx,
+    GeometricMedian,
+    Krum,
     Momentum,
+    MultiKrum,
+    NormClipping,
     NormNorm,
     Scaffold,
+    TrimmedMean,
 )
 from fl_lightning.callbacks import CosineAnnealing, Ditto, FederatedServer, LastRound, LearningRateDecay, ProximalTerm
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import IID, AllClients, ClassesPerClient, RandomClients, SequentialClients
-from fl_lightning.transforms import BernoulliMask
+from fl_lightning.transforms import QSGD, BernoulliMask, TopK
 from tests.kill import Kill
 from tests.toys import federate, identical, random_state, random_updates
 
@@ -82,6 +88,12 @@ ALGORITHMS = {
     "FedMA with BatchNorm": FedMA,
     "FedDyn": lambda: FedDyn(alpha=0.1),
     "FedNova": FedNova,
+    "CoordinateMedian": CoordinateMedian,
+    "TrimmedMean": TrimmedMean,
+    "Krum": Krum,
+    "MultiKrum": MultiKrum,
+    "GeometricMedian": GeometricMedian,
+    "NormClipping": lambda: NormClipping(max_norm=100.0),
     "Ditto": FedAvg,
 }
 PARTS = {
@@ -91,6 +103,8 @@ PARTS = {
     "sequential clients": {"selection": SequentialClients(count=4)},
     "iid": {"partition": IID(6, sizes="power_law")},
     "mask": {"transforms": [BernoulliMask(0.6)]},
+    "top-k": {"transforms": [TopK(0.3)]},
+    "quantised": {"transforms": [QSGD()]},
     "proximal term": {"callbacks": [ProximalTerm(0.1)]},
     "personal models": {"callbacks": [Ditto(lam=0.5)]},
     "cosine annealing": {"callbacks": [CosineAnnealing()]},

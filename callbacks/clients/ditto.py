@@ -6,7 +6,7 @@ https://arxiv.org/abs/2012.04221
 
 from fl_lightning.aggregation import ProximalTerm
 from fl_lightning.client import ClientCallback
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.state import StateDict
 from fl_lightning.core.update import ClientUpdate
 
@@ -22,11 +22,13 @@ class Ditto(ClientCallback):
     """
 
     def __init__(self, lam: float = 1.0) -> None:
-        if lam < 0:
-            raise MisconfigurationError(
-                f"lam={lam}, but a negative value pushes personal models away from the global one:"
-                " set lam of Ditto to 0 or more"
-            )
+        check_number(
+            "lam",
+            lam,
+            at_least=0,
+            reason="a negative value pushes personal models away from the global one",
+            setting="lam of Ditto",
+        )
         self.lam = lam
 
     def on_upload(self, update: ClientUpdate) -> None:

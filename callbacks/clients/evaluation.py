@@ -16,6 +16,7 @@ from fl_lightning.aggregation import Aggregate
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
 from fl_lightning.core.distributed import gather_objects
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.metric_names import smaller_is_better
 from fl_lightning.core.randomness import preserved_generators
 from fl_lightning.core.round import Round
@@ -39,8 +40,7 @@ class ClientEvaluation(RoundCallback):
     """
 
     def __init__(self, every_n_rounds: int = 1, samples: Samples = "validation") -> None:
-        if every_n_rounds < 1:
-            raise MisconfigurationError(f"every_n_rounds={every_n_rounds}: set it to 1 or more")
+        check_number("every_n_rounds", every_n_rounds, at_least=1)
         if samples not in ("validation", "own"):
             raise MisconfigurationError(f"samples={samples!r}: set it to validation or own")
         self.every_n_rounds = every_n_rounds

@@ -5,6 +5,7 @@ from typing import Literal
 
 from fl_lightning.client import ClientCallback, Progress
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 
 
 class CosineAnnealing(ClientCallback):
@@ -22,6 +23,9 @@ class CosineAnnealing(ClientCallback):
     def __init__(self, horizon: Literal["run", "round"] = "run", eta_min: float = 0.0) -> None:
         if horizon not in ("run", "round"):
             raise MisconfigurationError(f"horizon={horizon!r}: set horizon of CosineAnnealing to run or round")
+        check_number(
+            "eta_min", eta_min, at_least=0, reason="it is a learning rate", setting="eta_min of CosineAnnealing"
+        )
         self.horizon = horizon
         self.eta_min = eta_min
 
@@ -47,8 +51,7 @@ class LearningRateDecay(ClientCallback):
     """
 
     def __init__(self, factor: float) -> None:
-        if not 0 < factor <= 1:
-            raise MisconfigurationError(f"factor={factor}, but the learning rate decays: set it in (0, 1]")
+        check_number("factor", factor, above=0, at_most=1, reason="the learning rate decays")
         self.factor = factor
 
     def learning_rate(self, rate: float, progress: Progress) -> float:

@@ -8,6 +8,7 @@ from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.aggregation import FedAdp
 from fl_lightning.callbacks.diagnostics.base import Charts, Diagnostics
 from fl_lightning.callbacks.diagnostics.client_curves import MAX_CURVES, check_max_curves, client_curves
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.round import Round
 from fl_lightning.core.update import ClientUpdate
 from fl_lightning.metrics import UpdateAngles
@@ -29,6 +30,8 @@ class AngleDiagnostics(Diagnostics):
     metric: UpdateAngles | None
 
     def __init__(self, alpha: float | None = None, max_curves: int = MAX_CURVES) -> None:
+        if alpha is not None:
+            check_number("alpha", alpha, at_least=0, setting="alpha of AngleDiagnostics")
         self.alpha = alpha
         self.max_curves = check_max_curves(max_curves)
 

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 
 QUANTILES = (10, 50, 90)
 WORST = 3
@@ -38,6 +38,5 @@ def client_curves(
 
 def check_max_curves(max_curves: int) -> int:
     """Return ``max_curves``, or raise an error if it is negative."""
-    if max_curves < 0:
-        raise MisconfigurationError(f"max_curves={max_curves}, but it is a number of clients: set it to 0 or more")
+    check_number("max_curves", max_curves, at_least=0, reason="it is a number of clients")
     return max_curves

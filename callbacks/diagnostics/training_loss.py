@@ -8,6 +8,7 @@ from fl_lightning.aggregation import Aggregate
 from fl_lightning.callbacks.clients.evaluation import evaluate_clients, validation_metrics
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.round import Round
 from fl_lightning.module import FederatedModule
 
@@ -38,8 +39,7 @@ class GlobalTrainingLoss(RoundCallback):
         if clients not in ("all", "cohort"):
             raise MisconfigurationError(f"clients={clients!r}: set clients of GlobalTrainingLoss to all or cohort")
         for name, value in (("every_n_rounds", every_n_rounds), ("batch_size", batch_size)):
-            if value < 1:
-                raise MisconfigurationError(f"{name}={value}: set {name} of GlobalTrainingLoss to 1 or more")
+            check_number(name, value, at_least=1, setting=f"{name} of GlobalTrainingLoss")
         self.clients = clients
         self.every_n_rounds = every_n_rounds
         self.batch_size = batch_size

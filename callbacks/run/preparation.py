@@ -1,5 +1,7 @@
 """Preparing a Trainer to run rounds."""
 
+from collections.abc import Sequence
+
 from fl_lightning._lightning.names import (
     BatchSizeFinder,
     Callback,
@@ -25,11 +27,12 @@ from fl_lightning.callbacks.run.hparams import HyperParameters
 from fl_lightning.callbacks.run.layout import TensorBoardLayout
 from fl_lightning.callbacks.run.partition_picture import PartitionPicture
 from fl_lightning.callbacks.run.progress import RoundProgressBar
+from fl_lightning.callbacks.run.provenance import Provenance
 from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.callbacks.run.weight_averaging import average_statistics
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
-from fl_lightning.module import FederatedModule
+from fl_lightning.module import FederatedModule, RoundRunner
 
 _VALIDATION_HOOKS = tuple(hook for hook in dir(Callback) if hook.startswith("on_validation_"))
 
@@ -46,6 +49,9 @@ def check_flags(trainer: Trainer) -> None:
             f"trainer.precision={trainer.precision}, but the server only evaluates, in 32-true or bf16-mixed:"
             " set client.precision instead"
         )
+    for flag in ("max_epochs", "max_steps"):
+        if getattr(trainer, flag) == 0:
+            raise MisconfigurationError(f"trainer.{flag}=0, so there is no round: set it to 1 or more, or leave it out")
     belongs_to_client = {"gradient_clip_val": None, "accumulate_grad_batches": 1, "overfit_batches": 0.0}
     if not trainer.fast_dev_run:  # type: ignore[attr-defined]
         belongs_to_client["limit_train_batches"] = 1.0
@@ -81,6 +87,27 @@ def refuse_tuners(trainer: Trainer) -> None:
             )
 
 
+def refuse_client_callbacks(trainer: Trainer) -> None:
+    """Reject callbacks of the server's Trainer that belong to the clients."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, ClientCallback):
+            raise MisconfigurationError(
+                f"{type(callback).__name__} is a callback of clients, but it is among trainer.callbacks:"
+                " move it to client.callbacks"
+            )
+
+
+def refuse_round_callbacks(callbacks: Sequence[Callback]) -> None:
+    """Reject callbacks of clients that belong to the server's Trainer: a client has no rounds."""
+    for callback in callbacks:
+        of_run = type(callback).__module__.startswith(f"{__package__}.")
+        if of_run or isinstance(callback, RoundCallback | RoundRunner):
+            raise MisconfigurationError(
+                f"{type(callback).__name__} is a callback of the server, but it is among client.callbacks:"
+                " move it to trainer.callbacks"
+            )
+
+
 def belongs_to_clients(callback: Callback) -> bool:
     """Return whether a callback that the module configures runs on the clients instead of the server.
 
@@ -111,7 +138,8 @@ def _is_users(callback: Callback, hook: str) -> bool:
 def add_round_callbacks(trainer: Trainer) -> None:
     """Replace Lightning's progress bars and default checkpoint with ones for rounds; the user's own classes stay.
 
-    TensorBoard gets a picture of the partition, a layout of its charts and the run's hyper-parameters.
+    The run records what it is made with. TensorBoard gets a picture of the partition, a layout of its charts and the
+    run's hyper-parameters.
     """
     callbacks: list[Callback] = []
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
@@ -125,8 +153,10 @@ def add_round_callbacks(trainer: Trainer) -> None:
     wants_checkpoints = any(isinstance(callback, Checkpoint) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     if wants_checkpoints and not any(isinstance(callback, LastRound) for callback in callbacks):
         callbacks.append(LastRound())
+    present = {type(callback) for callback in callbacks}
+    if Provenance not in present:
+        callbacks.append(Provenance())
     if any(tensorboard_loggers(trainer)):
-        present = {type(callback) for callback in callbacks}
         callbacks += [kind() for kind in (PartitionPicture, TensorBoardLayout, HyperParameters) if kind not in present]
     trainer.callbacks = callbacks  # type: ignore[attr-defined]
 

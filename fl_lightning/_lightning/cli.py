@@ -40,9 +40,14 @@ class CommandParser(LightningArgumentParser):
         """Add one more command to the group."""
         self._commands.add_subcommand(name, parser, help=parser.description)
 
+    @property
+    def has_commands(self) -> bool:
+        """Whether this is the parser of the program, not that of a command or of a class."""
+        return hasattr(self, "_commands")
+
     def option_names(self) -> list[str]:
         """Return the names of all options, including those of the commands, such as ``client.epochs``."""
-        commands = self._commands.choices.values() if hasattr(self, "_commands") else ()
+        commands = self._commands.choices.values() if self.has_commands else ()
         return [action.dest for parser in (self, *commands) for action in parser._actions]
 
 

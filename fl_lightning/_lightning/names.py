@@ -25,6 +25,7 @@ if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
     from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
     from lightning.pytorch.loggers import TensorBoardLogger
     from lightning.pytorch.loggers.logger import DummyLogger
+    from lightning.pytorch.plugins.io import TorchCheckpointIO
     from lightning.pytorch.plugins.precision import Precision
     from lightning.pytorch.profilers import PassThroughProfiler
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
@@ -56,6 +57,7 @@ else:
     from pytorch_lightning.callbacks.progress.tqdm_progress import Tqdm
     from pytorch_lightning.loggers import TensorBoardLogger
     from pytorch_lightning.loggers.logger import DummyLogger
+    from pytorch_lightning.plugins.io import TorchCheckpointIO
     from pytorch_lightning.plugins.precision import Precision
     from pytorch_lightning.profilers import PassThroughProfiler
     from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
@@ -94,6 +96,7 @@ __all__ = [
     "TQDMProgressBar",
     "TensorBoardLogger",
     "Timer",
+    "TorchCheckpointIO",
     "Tqdm",
     "Trainer",
     "is_overridden",

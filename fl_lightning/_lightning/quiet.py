@@ -41,4 +41,4 @@ def _is_warning(record: logging.LogRecord) -> bool:
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:
-    return not re.match("💡 Tip|TPU available|`Trainer.fit` stopped", record.getMessage())
+    return not re.match("💡 Tip|TPU available|`Trainer.fit` stopped|\nDetected KeyboardInterrupt", record.getMessage())

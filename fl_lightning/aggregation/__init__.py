@@ -11,6 +11,8 @@ from fl_lightning.aggregation.base import (
     StreamingAggregator,
     Weighting,
 )
+from fl_lightning.aggregation.coordinate_wise import CoordinateMedian, TrimmedMean
+from fl_lightning.aggregation.dp_fedavg import DPFedAvg
 from fl_lightning.aggregation.fedadp import FedAdp
 from fl_lightning.aggregation.fedavg import FedAvg
 from fl_lightning.aggregation.fedbn import FedBN
@@ -21,11 +23,18 @@ from fl_lightning.aggregation.fednnnn import FedNNNN, Momentum, NormNorm
 from fl_lightning.aggregation.fednova import FedNova
 from fl_lightning.aggregation.fedns import FedAvgLastFC, FedNS
 from fl_lightning.aggregation.fedprox import FedProx, ProximalTerm
+from fl_lightning.aggregation.geometric_median import GeometricMedian
+from fl_lightning.aggregation.krum import Krum, MultiKrum
+from fl_lightning.aggregation.norm_clipping import NormClipping
+from fl_lightning.aggregation.robust import ColumnAggregator
 from fl_lightning.aggregation.scaffold import Scaffold
 
 __all__ = [
     "Aggregate",
     "Aggregator",
+    "ColumnAggregator",
+    "CoordinateMedian",
+    "DPFedAvg",
     "FedAdp",
     "FedAvg",
     "FedAvgLastFC",
@@ -39,7 +48,11 @@ __all__ = [
     "FedProx",
     "Federation",
     "GatheredAggregator",
+    "GeometricMedian",
+    "Krum",
     "Momentum",
+    "MultiKrum",
+    "NormClipping",
     "NormNorm",
     "Participant",
     "ProximalTerm",
@@ -47,5 +60,6 @@ __all__ = [
     "Scaffold",
     "SplitAggregator",
     "StreamingAggregator",
+    "TrimmedMean",
     "Weighting",
 ]

@@ -28,6 +28,7 @@ from fl_lightning.core.state import FlatState, StateDict, StateLayout, exact_dty
 from fl_lightning.core.store import ClientMemory, ClientStore
 from fl_lightning.core.transfer import to_device
 from fl_lightning.core.update import ClientUpdate
+from fl_lightning.data import Selection
 
 Weighting = Literal["samples", "uniform"]
 
@@ -47,6 +48,7 @@ class Federation:
         weighting: how clients are weighted.
         optimizer: makes the server's optimiser; None if the aggregate becomes the global model unchanged.
         local_training: how clients train.
+        selection: which clients take part in a round; None if it is not known.
     """
 
     num_clients: int
@@ -54,6 +56,14 @@ class Federation:
     weighting: Weighting = "samples"
     optimizer: Callable[..., Optimizer] | None = None
     local_training: LocalTraining | None = None
+    selection: Selection | None = None
+
+    @property
+    def clients_per_round(self) -> int | None:
+        """How many clients take part in the first round; None if it is not known."""
+        if self.selection is None:
+            return None
+        return len(self.selection.cohort(self.num_clients, self.seed, 0))
 
 
 @dataclass
@@ -87,6 +97,8 @@ class Aggregator(ABC):
         start_state: the global state that the clients of this round started from.
     """
 
+    #: whether a round without clients has no result
+    needs_clients = True
     #: whether clients must tell the server how many samples of each class they have
     needs_class_counts = False
     federation: Federation | None = None
@@ -105,6 +117,12 @@ class Aggregator(ABC):
         """Called once, before the first round. Override it to reject what the algorithm does not support."""
         self.federation = federation
         self.layout = StateLayout(model)
+        selection = federation.selection
+        if self.needs_clients and selection is not None and selection.may_be_empty:
+            raise MisconfigurationError(
+                f"{type(selection).__name__} may select no client at all, which leaves {type(self).__name__} nothing to"
+                " aggregate: set data.selection to RandomClients, or server.aggregator to DPFedAvg"
+            )
 
     def client_callbacks(self) -> list[ClientCallback]:
         """Return the client's half of the algorithm: callbacks that are added to every client's Trainer."""
@@ -369,7 +387,8 @@ class SplitAggregator(Aggregator):
         """Return what the clients in ``received`` contribute to :meth:`mean_of`."""
         total = getattr(self.layout.zeros(self.dtype, self.device), part)
         for weight, item in zip(self.own(weights).tolist(), self.received, strict=True):
-            total.add_(getattr(item.state, part), alpha=weight)
+            if weight:  # a client that is left out may have sent anything, and 0 times infinity is not a number
+                total.add_(getattr(item.state, part), alpha=weight)
         return total.div_(weights.sum())
 
     @property

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.aggregation.base import Aggregate, SplitAggregator
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.state import FlatState
 from fl_lightning.metrics.functional import adaptive_weights, angles_of, gradient_divergence, products_of
 
@@ -32,11 +32,13 @@ class FedAdp(SplitAggregator):
     """
 
     def __init__(self, alpha: float = 5.0) -> None:
-        if alpha < 0:
-            raise MisconfigurationError(
-                f"alpha={alpha}, but a client that deviates from the average must not get more weight:"
-                " set it to 0 (FedAvg) or above"
-            )
+        check_number(
+            "alpha",
+            alpha,
+            at_least=0,
+            reason="a client that deviates from the average must not get more weight",
+            setting="alpha of FedAdp",
+        )
         self.alpha = alpha
         self.angles: dict[int, float] = {}
         self.smoothed_angles: dict[int, float] = {}

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from fl_lightning._lightning.names import LightningModule
 from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
 from fl_lightning.client import ClientCallback
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState, StateDict
 from fl_lightning.core.update import ClientUpdate
@@ -76,8 +76,7 @@ class DynamicRegulariser(ClientCallback):
     """
 
     def __init__(self, alpha: float) -> None:
-        if not alpha > 0:
-            raise MisconfigurationError(f"alpha={alpha}, but FedDyn divides by it: set alpha of FedDyn above 0")
+        check_number("alpha", alpha, above=0, reason="FedDyn divides by it", setting="alpha of FedDyn")
         self.alpha = alpha
 
     def on_client_start(self, module: LightningModule, optimizers: Sequence[Optimizer]) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState
 from fl_lightning.core.update import ClientUpdate
@@ -28,10 +29,7 @@ class _TwoModels(StreamingAggregator):
     """
 
     def __init__(self, gamma: float) -> None:
-        if not 0 <= gamma < 1:
-            raise MisconfigurationError(
-                f"gamma={gamma}, but it is the share of the last step that is kept: set it in [0, 1)"
-            )
+        check_number("gamma", gamma, at_least=0, below=1, reason="it is the share of the last step that is kept")
         self.gamma = gamma
         self.momentum: Tensor | None = None
 
@@ -69,8 +67,7 @@ class FedNNNN(_TwoModels):
 
     def __init__(self, beta: float, gamma: float, granularity: Granularity = "model") -> None:
         super().__init__(gamma)
-        if beta <= 0:
-            raise MisconfigurationError(f"beta={beta}, but it is the length of a step: set it above 0")
+        check_number("beta", beta, above=0, reason="it is the length of a step")
         if granularity not in ("model", "layer"):
             raise MisconfigurationError(f"granularity={granularity!r}: set granularity to model or layer")
         self.beta = beta

@@ -7,7 +7,7 @@ Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogen
 
 from fl_lightning.aggregation.fedavg import FedAvg
 from fl_lightning.client import ClientCallback
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.state import StateDict
 
 
@@ -19,10 +19,7 @@ class ProximalTerm(ClientCallback):
     """
 
     def __init__(self, mu: float) -> None:
-        if mu < 0:
-            raise MisconfigurationError(
-                f"mu={mu}, but a negative term pushes clients away from the global model: set it to 0 or more"
-            )
+        check_number("mu", mu, at_least=0, reason="a negative term pushes clients away from the global model")
         self.mu = mu
 
     def on_gradients(self, gradients: StateDict, parameters: StateDict, own: StateDict) -> StateDict:

@@ -1,28 +1,47 @@
 """The commands that take the configuration of a federation: all but ``compare`` and ``report``."""
 
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
+
+from jsonargparse import Namespace
 
 import fl_lightning.aggregation  # class names without a module resolve among imported classes
 import fl_lightning.models  # noqa: F401
 from fl_lightning._lightning.cli import Command, CommandParser, ExtensibleCLI
 from fl_lightning._lightning.cli_names import ArgsType, LightningArgumentParser, LightningCLI
 from fl_lightning._lightning.names import LightningModule, TensorBoardLogger, Trainer, rank_zero_warn
+from fl_lightning._lightning.ranks import end_other_ranks, is_rank_zero, keep_signal_handlers
 from fl_lightning.callbacks import FederatedServer, RunSummary
-from fl_lightning.cli import partition, predict
+from fl_lightning.callbacks.run.provenance import Provenance
+from fl_lightning.cli import allowed_classes, partition, predict
 from fl_lightning.cli.checkpoints import check_checkpoint, find_last_checkpoint, last_checkpoint_of
-from fl_lightning.cli.commands import COMMANDS
+from fl_lightning.cli.commands import COMMANDS, RESUME
+from fl_lightning.cli.config_files import (
+    check_arguments,
+    check_section_files,
+    check_sections,
+    config_files,
+)
 from fl_lightning.cli.errors import shorten_parser_error, suggest_option
+from fl_lightning.cli.failures import explain_failure
 from fl_lightning.cli.help import ShortHelpFormatter, use_short_help
 from fl_lightning.cli.save_config import SaveRunConfig
+from fl_lightning.cli.signals import are_installed
+from fl_lightning.cli.trial import TrialBatch
 from fl_lightning.client.training import LocalTraining
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.errors import MisconfigurationError, StorageError, describe_os_error, find_disk_error
 from fl_lightning.core.federation import FederationSettings
+from fl_lightning.core.folders import check_new_folder
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.run_folder import RunFolder
+from fl_lightning.core.run_lock import RunLock
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiments.settings import flatten
+from fl_lightning.experiments.yaml_file import read_yaml_file
 from fl_lightning.module import FederatedModule
 
 #: the folder for all runs, unless trainer.default_root_dir names another
@@ -42,7 +61,16 @@ class FederatedCLI(ExtensibleCLI):
 
     def __init__(self, args: ArgsType = None) -> None:
         self._folder: Path | None = None
+        self._created: list[Path] = []
         self._trainer_arguments: dict[str, Any] = {}
+        try:
+            self._parse_and_run(args)
+        finally:
+            for folder in self._created:
+                with suppress(OSError):  # it is not empty
+                    folder.rmdir()
+
+    def _parse_and_run(self, args: ArgsType) -> None:
         super().__init__(
             args=args,
             model_class=LightningModule,
@@ -98,12 +126,15 @@ class FederatedCLI(ExtensibleCLI):
         if self.subcommand == "predict":
             predict.check_predict_options(config.output)
         config.ckpt_path = self._find_checkpoint(config.ckpt_path)
+        if config.ckpt_path is not None:
+            check_checkpoint(config.ckpt_path, self.subcommand == "fit", config.get("weights_only") is not False)
         if self.subcommand != "fit":
             config.trainer.logger = False
             if config.ckpt_path is None:
                 rank_zero_warn(f"{self.subcommand} uses an untrained model: set --ckpt_path to use that of a run")
         elif config.trainer.logger in (None, True, False):
             logger = self._default_logger()
+            check_new_folder(Path(logger.log_dir), "trainer.default_root_dir")
             self._folder = Path(logger.log_dir)
             self._trainer_arguments = (
                 {"default_root_dir": logger.log_dir} if config.trainer.logger is False else {"logger": logger}
@@ -111,23 +142,42 @@ class FederatedCLI(ExtensibleCLI):
 
     def instantiate_classes(self) -> None:
         """Instantiate model, data and Trainer, and wrap the model. The command ``partition`` needs only the data."""
-        if self.subcommand == "partition":
-            self.datamodule = self.instantiate_section("data")
-            return
-        super().instantiate_classes()
+        try:
+            if self.subcommand == "partition":
+                self.datamodule = self.instantiate_section("data")
+                return
+            super().instantiate_classes()
+        except Exception as error:
+            raise explain_failure(error) or error from error
         self.model = FederatedModule(self.model)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Instantiate the Trainer with the logger that determines the run's folder, or with the folder itself."""
-        return super().instantiate_trainer(**self._trainer_arguments, **kwargs)
+        trainer = super().instantiate_trainer(**self._trainer_arguments, **kwargs)
+        if are_installed():
+            keep_signal_handlers(trainer)
+        if self.subcommand == "fit":
+            trainer.callbacks.append(TrialBatch())  # type: ignore[attr-defined]
+            if self._given_runs:
+                trainer.callbacks.append(Provenance(repeats=self._given_runs[-1]))  # type: ignore[attr-defined]
+        return trainer
 
     def fit(self, **kwargs: Any) -> None:
         """Run ``Trainer.fit``. A run that ends before its first round leaves only tracebacks of clients behind."""
         try:
             self.trainer.fit(**kwargs)
-        except BaseException:
-            if self._folder is not None and kwargs.get("ckpt_path") is None and self.trainer.global_step == 0:
+        except BaseException as error:
+            reason = end_other_ranks(self.trainer, error)
+            if self._folder in self._created and self.trainer.global_step == 0:
                 _remove_run(RunFolder(self._folder))
+            failure = None if isinstance(error, StorageError) else find_disk_error(error)
+            if failure is not None:
+                reason = StorageError(f"{self._folder} could not be written to: {describe_os_error(failure)}")
+            saved = self._folder is not None and RunFolder(self._folder).checkpoint.is_file()
+            if isinstance(reason, StorageError) and saved:
+                reason = StorageError(f"{reason}. {RESUME}")
+            if reason is not error:
+                raise reason from error
             raise
 
     def partition(self) -> None:
@@ -146,8 +196,25 @@ class FederatedCLI(ExtensibleCLI):
         config = self.command_config
         if config.ckpt_path and RunFolder.of_checkpoint(Path(config.ckpt_path)).is_run:
             run = RunFolder.of_checkpoint(Path(config.ckpt_path)).path
+            if is_rank_zero():
+                RunLock(RunFolder(run)).release()  # the run takes the lock later, when the data has been read
             return TensorBoardLogger(run.parent, "", run.name, default_hp_metric=False)
-        return TensorBoardLogger(self._root.resolve(), self.run_name, default_hp_metric=False)
+        while True:
+            logger = TensorBoardLogger(self._root.resolve(), self.run_name, default_hp_metric=False)
+            if not is_rank_zero() or self._create(Path(logger.log_dir)):
+                return logger
+
+    def _create(self, folder: Path) -> bool:
+        """Create a folder, and return whether no other process has just done the same."""
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise StorageError(f"{folder} cannot be created: {describe_os_error(error)}") from error
+        self._created = missing
+        return True
 
     @property
     def _root(self) -> Path:
@@ -158,21 +225,23 @@ class FederatedCLI(ExtensibleCLI):
         return [Path(str(path)).resolve() for path in self.command_config.config or []]
 
     @property
+    def _given_runs(self) -> list[RunFolder]:
+        """The runs whose configs are given."""
+        return [RunFolder(file.parent) for file in self._config_files if RunFolder(file.parent).is_run]
+
+    @property
     def run_name(self) -> str:
         """The joined names of the configs. A run that starts from another run's config takes that run's name."""
         names = [file.parent.parent.name if RunFolder(file.parent).is_run else file.stem for file in self._config_files]
         return "-".join(names) or "run"
 
     def _find_checkpoint(self, ckpt_path: str | None) -> str | None:
-        """Check ``--ckpt_path``, and turn ``last`` into a file."""
+        """Turn ``last`` into a file."""
         if ckpt_path == "last":
-            given = [RunFolder(file.parent) for file in self._config_files if RunFolder(file.parent).is_run]
-            if given:
-                return str(last_checkpoint_of(given[-1]))
+            if self._given_runs:
+                return str(last_checkpoint_of(self._given_runs[-1]))
             set_keys = flatten(self.dump(skip_default=True))
             return str(find_last_checkpoint(self._root / self.run_name, self.dump(), set_keys))
-        if ckpt_path is not None:
-            check_checkpoint(ckpt_path)
         return ckpt_path
 
 
@@ -190,6 +259,45 @@ def _remove_run(folder: RunFolder) -> None:
 class _Parser(CommandParser):
     """A parser that reports a user's mistake in one line."""
 
+    def parse_args(self, args: Sequence[str] | None = None, *rest: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
+        """Check the config files, parse the arguments, and check which classes they name."""
+        if not self.has_commands:  # the parser of a command, or of a class
+            return super().parse_args(args, *rest, **kwargs)
+        given = sys.argv[1:] if args is None else args
+        known = [name for name in self.option_names() if name not in ("help", "config", "subcommand")]
+        contents = {path: read_yaml_file(path) for path in config_files(given)}
+        for path, content in contents.items():
+            check_sections(path, content, known)
+        check_section_files(given)
+        try:
+            config = super().parse_args(args, *rest, **kwargs)
+        except Exception as error:
+            raise explain_failure(error) or error from error
+        command = config.get("subcommand")
+        for path, content in contents.items() if command else ():
+            check_arguments(path, content, config[command])
+        if command:
+            _check_classes(config[command])
+            _check_seed(config[command].get("seed_everything"))
+        return config
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         message = suggest_option(message, self.option_names())
         raise MisconfigurationError(shorten_parser_error(message)) from ex
+
+
+#: the class that a section configures
+_SECTIONS = {"data": FederatedDataModule, "client": LocalTraining, "server": FederatedServer, "trainer": Trainer}
+
+
+def _check_classes(config: Namespace) -> None:
+    """Reject functions and classes that a configuration may not name."""
+    if config.get("model") is not None:
+        allowed_classes.check_named_classes("model", config["model"], LightningModule)
+    for section, made in _SECTIONS.items():
+        allowed_classes.check_arguments(section, config.get(section), made)
+
+
+def _check_seed(seed: Any) -> None:
+    if isinstance(seed, int) and not isinstance(seed, bool):
+        check_number("seed_everything", seed, at_least=0, at_most=2**32 - 1)

@@ -1,12 +1,12 @@
 """The checkpoint that ``--ckpt_path`` names."""
 
-import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from fl_lightning.callbacks.run.resumable import read_checkpoint
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.run_folder import RunFolder
 from fl_lightning.experiments.settings import Difference, differences, flatten
@@ -15,14 +15,22 @@ from fl_lightning.experiments.settings import Difference, differences, flatten
 _SECTIONS = ("seed_everything", "model", "data", "client", "server", "trainer")
 
 
-def check_checkpoint(ckpt_path: str) -> None:
-    """Reject a file that is missing or is not a checkpoint. Addresses and Lightning's ``hpc`` are left to Lightning."""
+def check_checkpoint(ckpt_path: str, resume: bool, weights_only: bool = True) -> None:
+    """Reject a file that is missing, damaged or unsuitable, before the data is read.
+
+    Addresses and Lightning's ``hpc`` are left to Lightning.
+
+    Args:
+        ckpt_path: the file.
+        resume: whether a run continues from it; otherwise, only its weights are needed.
+        weights_only: whether only tensors and plain types are loaded, which cannot run code.
+    """
     if "://" in ckpt_path or ckpt_path == "hpc":
         return
     if not Path(ckpt_path).is_file():
         raise MisconfigurationError(f"ckpt_path={ckpt_path}: there is no such file")
-    if not zipfile.is_zipfile(ckpt_path):
-        raise MisconfigurationError(f"ckpt_path={ckpt_path} is not a checkpoint, or it is truncated: replace it")
+    if weights_only:
+        read_checkpoint(Path(ckpt_path), resume=resume)
 
 
 def last_checkpoint_of(run: RunFolder) -> Path:

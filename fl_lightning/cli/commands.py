@@ -12,6 +12,9 @@ COMMANDS = {
     "flower": "Run the federation on several machines, through Flower.",
 }
 
+#: how a run continues that was stopped from outside
+RESUME = "Finished rounds are saved: add --ckpt_path last to the same command to continue."
+
 #: commands that do not need LightningCLI: each runs the function ``main`` of a module
 STANDALONE_COMMANDS = {
     "compare": "fl_lightning.cli.compare",

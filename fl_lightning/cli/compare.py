@@ -1,12 +1,11 @@
 """``fl-lightning compare``: run a suite, then print and save a table of its results."""
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from fl_lightning.cli.signals import describe, exit_code
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.experiments.cells import Cell, Suite
 from fl_lightning.experiments.jobs import Task, run_all
@@ -33,21 +32,19 @@ def main(args: Sequence[str] | None = None) -> None:
     output = options.output or Path("runs", "suites", suite.name)  # separate from the runs of fit
     try:
         tasks = plan(suite, output, fit_options)
-    except KeyboardInterrupt:
-        print("Interrupted: no run has started.", file=sys.stderr)
-        sys.exit(130)
-    previous_handler = signal.signal(signal.SIGTERM, _terminate)
+    except KeyboardInterrupt as interrupt:
+        print(f"{describe(interrupt)}: no run has started.", file=sys.stderr)
+        sys.exit(exit_code(interrupt))
     try:
         failed = run_all([task for task in tasks if task.cell.name in chosen], options.jobs)
-    except (KeyboardInterrupt, SystemExit) as stop:
+    except KeyboardInterrupt as interrupt:
         finished = sum(task.finished for task in tasks)
         print(
-            f"Interrupted: {finished} of {len(tasks)} runs have finished; run the same command again to continue.",
+            f"{describe(interrupt)}: {finished} of {len(tasks)} runs have finished; run the same command again to"
+            " continue.",
             file=sys.stderr,
         )
-        sys.exit(stop.code if isinstance(stop, SystemExit) else 130)
-    finally:
-        signal.signal(signal.SIGTERM, previous_handler)
+        sys.exit(exit_code(interrupt))
     print(write_results(suite, tasks, output), flush=True)
     if failed:
         print(f"{len(failed)} of {len(tasks)} runs failed: {'; '.join(task.name for task in failed)}", file=sys.stderr)
@@ -140,10 +137,6 @@ def _missing_metrics(suite: Suite, results: Sequence[CellResult], logged: Sequen
         for metric in suite.metrics
         if result.finished and metric not in result.scores
     ]
-
-
-def _terminate(*_: object) -> NoReturn:
-    sys.exit(143)
 
 
 def _argument_parser() -> argparse.ArgumentParser:

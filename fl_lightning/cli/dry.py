@@ -16,6 +16,8 @@ import yaml
 from fl_lightning.cli.main import main as fl_lightning
 from fl_lightning.cli.named_classes import import_named_classes
 from fl_lightning.cli.parse import parse_all
+from fl_lightning.cli.signals import describe, exit_code
+from fl_lightning.core.child_process import follow_parent
 from fl_lightning.data.selection import AllClients, Selection
 from fl_lightning.data.sources.base import TensorSource
 from fl_lightning.experiments.cells import Suite
@@ -57,9 +59,9 @@ def dry_run(suite: Suite, chosen: Collection[str], jobs: int, fit_options: Seque
         try:
             tasks = [task for task in _short_tasks(suite, Path(folder), fit_options) if task.cell.name in chosen]
             failed = run_all(tasks, jobs, _fork)
-        except KeyboardInterrupt:
-            print("Interrupted: a dry run keeps nothing.", file=sys.stderr)
-            return 130
+        except KeyboardInterrupt as interrupt:
+            print(f"{describe(interrupt)}: a dry run keeps nothing.", file=sys.stderr)
+            return exit_code(interrupt)
     skipped = sum(cell.skip is not None for cell in suite.cells if cell.name in chosen)
     note = f"; the suite skips {skipped} more" if skipped else ""
     print(f"dry run: {len(tasks) - len(failed)} of {len(tasks)} cells ran two rounds{note}", flush=True)
@@ -101,7 +103,9 @@ class _ForkedProcess:
     """A forked process with the interface of ``subprocess.Popen``. A new one would need seconds to import Lightning."""
 
     def __init__(self, arguments: Sequence[str], threads: int, log: IO[bytes]) -> None:
-        self._process = multiprocessing.get_context("fork").Process(target=_fit, args=(arguments, threads, log))
+        self._process = multiprocessing.get_context("fork").Process(
+            target=_fit, args=(str(os.getpid()), arguments, threads, log)
+        )
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -123,8 +127,9 @@ def _fork(arguments: Sequence[str], threads: int, log: IO[bytes]) -> _ForkedProc
     return _ForkedProcess(arguments, threads, log)
 
 
-def _fit(arguments: Sequence[str], threads: int, log: IO[bytes]) -> None:
+def _fit(parent: str, arguments: Sequence[str], threads: int, log: IO[bytes]) -> None:
     os.setsid()
+    follow_parent(parent)
     for descriptor in (1, 2):
         os.dup2(log.fileno(), descriptor)
     sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115

@@ -30,7 +30,8 @@ def shorten_parser_error(message: str) -> str:
     unknown = re.match(r"Expected a dot import path string: (\S+)", problem)
     if unknown:
         known = _subclass_names(base.group(1)) if base and "Parser key" not in message[1:] else []
-        problem = f"{unknown.group(1)} is not a known class: use "
+        named = unknown.group(1) if re.fullmatch(r"[\w.]+", unknown.group(1)) else "this"  # it may be from any file
+        problem = f"{named} is not a known class: use "
         problem += f"{', '.join(known)}, or " if known else ""
         problem += "a full class path, package.module.Class"
     wrong = re.match(r"Import path (?:(\S+) )?does not correspond to a subclass of (\w+)", problem)

@@ -2,12 +2,16 @@
 
 import importlib
 import sys
+import threading
 
 from fl_lightning import __version__
-from fl_lightning.cli.commands import COMMANDS, STANDALONE_COMMANDS
+from fl_lightning.cli.commands import COMMANDS, RESUME, STANDALONE_COMMANDS
 from fl_lightning.cli.errors import shorten_parser_error
+from fl_lightning.cli.failures import is_lightnings_mistake
 from fl_lightning.cli.named_classes import import_named_classes
-from fl_lightning.core.errors import MisconfigurationError, RoundFailedError
+from fl_lightning.cli.signals import describe, end_at_once, exit_code, raise_interrupts
+from fl_lightning.core.child_process import follow_parent
+from fl_lightning.core.errors import MisconfigurationError, RoundFailedError, StorageError, find_disk_error
 from fl_lightning.core.memory import reuse_freed_memory
 
 
@@ -20,6 +24,20 @@ def main(args: list[str] | None = None) -> None:
     Args:
         args: the arguments; by default those of the process.
     """
+    if args is None:  # the process belongs to the command
+        end_at_once()
+        follow_parent()
+    try:
+        _run(args)
+    except KeyboardInterrupt as interrupt:
+        print(f"{describe(interrupt)}.", file=sys.stderr)
+        sys.exit(exit_code(interrupt))
+    finally:
+        if args is None:
+            end_at_once()
+
+
+def _run(args: list[str] | None) -> None:
     command, *arguments = (sys.argv[1:] if args is None else args) or ["--help"]
     try:
         if command in ("-h", "--help"):
@@ -27,11 +45,17 @@ def main(args: list[str] | None = None) -> None:
         elif command == "--version":
             print(f"fl-lightning {__version__}")
         elif command in STANDALONE_COMMANDS:
-            importlib.import_module(STANDALONE_COMMANDS[command]).main(arguments)
+            module = importlib.import_module(STANDALONE_COMMANDS[command])
+            if args is None:
+                raise_interrupts()
+            module.main(arguments)
         elif command in COMMANDS or command.startswith("-"):
             _run_federated_cli(args)
         else:
             raise MisconfigurationError(f"{command} is not a command: use {', '.join(COMMANDS)}")
+    except StorageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
     except Exception as error:
         mistake = _find_mistake(error)
         if mistake is None:
@@ -59,33 +83,42 @@ def _run_federated_cli(args: list[str] | None) -> None:
     import_named_classes(sys.argv[1:] if args is None else args)
     from fl_lightning._lightning.names import SIGTERMException, rank_zero_only
     from fl_lightning._lightning.quiet import silence_irrelevant_messages
+    from fl_lightning._lightning.ranks import DeadRankError, explain_dead_ranks
     from fl_lightning.cli.app import FederatedCLI
 
     silence_irrelevant_messages()
+    if args is None:
+        explain_dead_ranks(RESUME)
+        threading.excepthook = _report_thread
+        raise_interrupts()
     try:
         FederatedCLI(args)
     except RoundFailedError as error:  # of all ranks, the first prints it
         rank_zero_only(print)(f"error: {error}", file=sys.stderr)
         sys.exit(1)
-    except SIGTERMException:
-        _explain_resume("Terminated")
+    except SIGTERMException:  # Lightning raises it on a cluster whose jobs are requeued
+        print(f"Terminated. {RESUME}", file=sys.stderr)
         sys.exit(143)
+    except DeadRankError as error:
+        print(f"error: {error}. {RESUME}", file=sys.stderr)
+        sys.exit(1)
     except SystemExit as exit:
         if isinstance(exit.__context__, KeyboardInterrupt):
-            _explain_resume("Interrupted")
-            sys.exit(130)
+            print(f"{describe(exit.__context__)}. {RESUME}", file=sys.stderr)
+            sys.exit(exit_code(exit.__context__))
         raise
 
 
-def _explain_resume(what_happened: str) -> None:
-    print(
-        f"{what_happened}. Finished rounds are saved: add --ckpt_path last to the same command to continue.",
-        file=sys.stderr,
-    )
+def _report_thread(failure: threading.ExceptHookArgs) -> None:
+    """Print the traceback of a thread, unless the disk failed: the main thread soon reports that in one line."""
+    if find_disk_error(failure.exc_value) is None:
+        threading.__excepthook__(failure)
 
 
 def _find_mistake(error: BaseException | None) -> MisconfigurationError | None:
     """Return the user's mistake behind an error, which the parser may have wrapped in errors of its own."""
     while error is not None and not isinstance(error, MisconfigurationError):
+        if is_lightnings_mistake(error):
+            return MisconfigurationError(str(error))
         error = error.__cause__
     return error

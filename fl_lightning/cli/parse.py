@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fl_lightning.cli.named_classes import import_named_classes
+from fl_lightning.core.child_process import follow_parent
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.experiments.parsing import Parsed, write_answer
 from fl_lightning.experiments.settings import flatten
@@ -33,6 +34,7 @@ def parse_all(command_lines: Sequence[Sequence[str]]) -> list[Parsed]:
 
 def main(question: str, answer: str) -> None:
     """Read command lines from one file and write what the parser says about them to another."""
+    follow_parent()
     command_lines = json.loads(Path(question).read_text())
     import_named_classes([argument for arguments in command_lines for argument in arguments])
     write_answer(parse_all(command_lines), Path(answer))

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,13 @@ class ClientCallback(Callback):
 
     def on_client_start(self, module: LightningModule, optimizers: Sequence[Optimizer]) -> None:
         """Called when a client is about to train, with its module and its optimisers."""
+
+    def on_batch(self, batch: Any) -> Any:
+        """Return the batch that the client trains on instead, without changing the tensors of the one that is given.
+
+        The batch is as the loader yields it, before it is moved to the device.
+        """
+        return batch
 
     def learning_rate(self, rate: float, progress: Progress) -> float:
         """Return a step's learning rate, given the rate from the optimiser, its scheduler and earlier callbacks."""

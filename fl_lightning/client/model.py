@@ -37,6 +37,8 @@ class ClientModel:
         if uncopied:
             name = type(module).__name__
             rank_zero_info(f"Clients share attributes of {name} that cannot be copied: {', '.join(uncopied)}")
+        #: the global model
+        self.module = module
         self._pristine.train()
         self._tensors = self._pristine.state_dict(keep_vars=True)
         self._global = [(name, t) for name, t in module.state_dict(keep_vars=True).items() if isinstance(t, Tensor)]

@@ -1,7 +1,7 @@
 """The clients of a round, as every kind of local training sees them: their batches, callbacks and updates."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning._lightning.names import Callback
-from fl_lightning.client.callback import ClientCallback
+from fl_lightning.client.callback import ClientCallback, overrides
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict, is_unchanged
@@ -54,10 +54,16 @@ class Participants:
         self._batch_norm = batch_norm
         self._check_batches()
 
-    def loader(self, client: int, round: int) -> Any:
-        """Return a loader over a client's batches in a round."""
+    def loader(self, client: int, round: int, callbacks: Sequence[Callback] = ()) -> Any:
+        """Return a loader over a client's batches in a round, as its callbacks change them."""
         self._check_single(client, round)
-        return self.data.client_loader(client, round, self.local_training.batch_size, self._batch_norm)
+        loader = self.data.client_loader(client, round, self.local_training.batch_size, self._batch_norm)
+        changing = [each for each in callbacks if isinstance(each, ClientCallback) and overrides(each, "on_batch")]
+        return ChangedBatches(loader, changing) if changing else loader
+
+    def trial_loader(self) -> Any:
+        """Return a loader over one batch of the training data, for a trial."""
+        return self.data.trial_loader(self.local_training.batch_size)
 
     def copy_callbacks(self, client: int, round: Round) -> KeyedCallbacks:
         """Return a client's own copies of the client callbacks."""
@@ -140,6 +146,29 @@ class Participants:
                 f"client {client} has a single sample, but BatchNorm needs two per batch:"
                 " share the data among fewer clients, or use another normalisation"
             )
+
+
+class ChangedBatches:
+    """A loader whose batches pass a client's callbacks.
+
+    Args:
+        loader: the client's loader.
+        callbacks: the client's callbacks that change batches, in this order.
+    """
+
+    def __init__(self, loader: Any, callbacks: Sequence[ClientCallback]) -> None:
+        self._loader = loader
+        self._callbacks = callbacks
+        self.batch_sampler = loader.batch_sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._loader:
+            for callback in self._callbacks:
+                batch = callback.on_batch(batch)
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self._loader)
 
 
 def keyed_callbacks(callbacks: Sequence[Callback]) -> KeyedCallbacks:

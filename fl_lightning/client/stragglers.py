@@ -3,30 +3,29 @@
 from collections.abc import Sequence
 
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import generator_for
 
 
 def check_epochs(epochs: int | Sequence[int]) -> None:
     """Reject numbers of local epochs that are not one number, or the smallest and the largest of a range."""
-    if isinstance(epochs, int):
-        if epochs < 1:
-            raise MisconfigurationError(f"epochs={epochs}, but a client must train: set client.epochs to 1 or more")
-        return
-    if len(epochs) != 2 or not all(isinstance(number, int) for number in epochs):
-        raise MisconfigurationError(f"epochs={epochs}: set client.epochs to a number, or to [smallest, largest]")
-    smallest, largest = epochs
-    if smallest < 1:
-        raise MisconfigurationError(f"epochs={epochs}, but a client must train: let client.epochs begin with 1 or more")
+    smallest, largest = (epochs, epochs) if not isinstance(epochs, Sequence) else _both_ends(epochs)
+    check_number("epochs", smallest, at_least=1, reason="a client must train", setting="client.epochs")
+    check_number("epochs", largest, at_least=1, reason="a client must train", setting="client.epochs")
     if smallest > largest:
         raise MisconfigurationError(f"epochs={epochs}: set client.epochs to [{largest}, {smallest}]")
 
 
 def check_dropout(dropout: float) -> None:
     """Reject what is not the probability of a loss that some clients survive."""
-    if not 0 <= dropout < 1:
-        raise MisconfigurationError(
-            f"dropout={dropout}, but it is the share of clients that fail: set client.dropout to 0 or more, and below 1"
-        )
+    reason = "it is the share of clients that fail"
+    check_number("dropout", dropout, at_least=0, below=1, reason=reason, setting="client.dropout")
+
+
+def _both_ends(epochs: Sequence[int]) -> tuple[int, int]:
+    if len(epochs) != 2 or not all(isinstance(number, int) for number in epochs):
+        raise MisconfigurationError(f"epochs={epochs}: set client.epochs to a number, or to [smallest, largest]")
+    return epochs[0], epochs[1]
 
 
 def draw_epochs(epochs: int | Sequence[int], seed: int, round: int, client: int) -> int:

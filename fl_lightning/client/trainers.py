@@ -17,7 +17,9 @@ from fl_lightning.client.failures import Deadline, lost_client
 from fl_lightning.client.model import ClientModel
 from fl_lightning.client.monitors import MonitorNotKnownError, ignore_monitors
 from fl_lightning.client.participants import Participants, keyed_callbacks
+from fl_lightning.client.trial import explain_trial
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.optimizers import check_optimizer, check_scheduler
 from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict, snapshot
@@ -66,6 +68,28 @@ class TrainerPerClient:
         )
         if max_batches is not None:
             self._template.stop_after(max_batches)
+
+    def try_batch(self, round: Round) -> None:
+        """Train on one batch without a trace, to reject a model or an optimiser that does not fit the data.
+
+        The batch has all classes of the data if it is large enough. Callbacks do not take part, unless the batch fails
+        without them: they may prepare the model.
+
+        Args:
+            round: a round that starts from the global model.
+        """
+        loader = self._participants.trial_loader()
+        try:
+            self._train_on_trial(0, round, loader)
+        except MisconfigurationError:
+            raise
+        except Exception as error:
+            try:
+                self._train_on_trial(0, round, loader, self._participants.callbacks)
+            except Exception:
+                explained = explain_trial(error, self._model.module, next(iter(loader), None))
+                if explained is not None:
+                    raise explained from error  # otherwise, the first client shows the error of the user's code
 
     def train_together(self, clients: Sequence[int], round: Round) -> Iterator[list[ClientUpdate | LostClient]]:
         """Train the clients one after another, each from the round's start, and yield each update by itself."""
@@ -140,26 +164,34 @@ class TrainerPerClient:
                 copies[id(value)] = value.detach().clone()
         return {name: copies[id(value)] for name, value in state.items()}
 
-    def _train_on_trial(self, client: int, round: Round) -> None:
-        """Train a client on one batch to find out which metrics it logs, without callbacks and without an update."""
-        trainer = self._template.copy(callbacks=[])
+    def _train_on_trial(
+        self, client: int, round: Round, loader: Any = None, callbacks: Sequence[Callback] = ()
+    ) -> None:
+        """Train a client on one batch to find out which metrics it logs, without an update."""
+        trainer = self._template.copy(callbacks)
         trainer.limit_train_batches = trainer.fit_loop.max_epochs = 1
-        self._fit(client, round, round.start_of(client), trainer, trial=True)
+        self._fit(client, round, round.start_of(client), trainer, trial=True, loader=loader)
         self._logged_by(trainer)
 
     def _fit(
-        self, client: int, round: Round, start: Mapping[str, Tensor], trainer: ClientTrainer, trial: bool = False
+        self,
+        client: int,
+        round: Round,
+        start: Mapping[str, Tensor],
+        trainer: ClientTrainer,
+        trial: bool = False,
+        loader: Any = None,
     ) -> LightningModule:
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         self._participants.introduce(callbacks, client, round)
         model = self._model.reset(start)
-        loader = self._participants.loader(client, round.number)
+        loader = loader or self._participants.loader(client, round.number, callbacks)
         strategy = _strategy(trainer)
         epochs = self._local_training.epochs_of(client, round)
         strategy.change_rate = self._rate_schedule(trainer, epochs)
         trainer.fit_loop.max_epochs = min(epochs, trainer.fit_loop.max_epochs or epochs)  # a trial run has fewer
         if trial:
-            strategy.on_optimizers = lambda: ignore_monitors(trainer)
+            strategy.on_optimizers = lambda: _check_optimizers(trainer)
         else:
             self._clock.wind(trainer, loader.batch_sampler, round, self.logged_names)
         trainer.fit(model, datamodule=with_loaders(self._participants.data.source, train=loader))
@@ -197,6 +229,15 @@ class TrainerPerClient:
                     known = ", ".join(sorted(own)) or "nothing"
                     rank_zero_warn(f"log_metrics has {wanted!r}, but a client logged {known}")
         return {name: value for name, value in own.items() if name.startswith(self._log_metrics)}
+
+
+def _check_optimizers(trainer: Trainer) -> None:
+    """Reject optimisers and schedulers whose settings are not finite, and let no scheduler need a metric."""
+    for optimizer in trainer.optimizers:
+        check_optimizer(optimizer, "the client's optimiser")
+    for config in trainer.lr_scheduler_configs:
+        check_scheduler(config.scheduler, "the client's scheduler")
+    ignore_monitors(trainer)
 
 
 def _strategy(trainer: Trainer) -> ClientStrategy:

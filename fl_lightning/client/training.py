@@ -21,11 +21,13 @@ from fl_lightning.client.model import ClientModel
 from fl_lightning.client.participants import Participants, keyed_callbacks
 from fl_lightning.client.stragglers import check_dropout, check_epochs, draw_dropouts, draw_epochs
 from fl_lightning.client.trainers import TrainerPerClient
+from fl_lightning.client.trial import check_num_classes
 from fl_lightning.client.vectorized import CannotVectorizeError, VectorizedTraining, check_profitable
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import preserved_generators
 from fl_lightning.core.round import Round
-from fl_lightning.core.state import StateDict, StateLayout
+from fl_lightning.core.state import StateDict, StateLayout, snapshot
 from fl_lightning.core.store import ClientStore
 from fl_lightning.core.update import ClientUpdate, LostClient
 from fl_lightning.data import FederatedDataModule
@@ -93,12 +95,12 @@ class LocalTraining(CohortTraining):
         check_dropout(dropout)
         if timeout is not None and not timeout > 0:
             raise MisconfigurationError(f"timeout={timeout}: set client.timeout to a number of seconds above 0")
-        if batch_size is not None and batch_size < 1:
-            raise MisconfigurationError(f"batch_size={batch_size}: set client.batch_size to 1 or more")
+        if batch_size is not None:
+            check_number("batch_size", batch_size, at_least=1, setting="client.batch_size")
         if execution not in ("trainer", "vectorized", "auto"):
             raise MisconfigurationError(f"execution={execution!r}: set client.execution to trainer, vectorized or auto")
-        if chunk is not None and chunk < 1:
-            raise MisconfigurationError(f"chunk={chunk}: set client.chunk to 1 or more")
+        if chunk is not None:
+            check_number("chunk", chunk, at_least=1, setting="client.chunk")
         if memory_format not in ("contiguous", "channels_last"):
             raise MisconfigurationError(
                 f"memory_format={memory_format!r}: set client.memory_format to contiguous or channels_last"
@@ -156,7 +158,20 @@ class LocalTraining(CohortTraining):
         )
         for message in _NOISE:
             warnings.filterwarnings("ignore", message)
+        check_num_classes(module, data)
         self._vectorized = self._vectorize(module, in_place, max_batches)
+
+    def try_batch(self, module: LightningModule) -> None:
+        """Reject a model or an optimiser that does not fit the data, by training on one batch without a trace.
+
+        Call this after :meth:`prepare`.
+
+        Args:
+            module: the global model.
+        """
+        round = Round(number=0, num_rounds=None, seed=self._participants.data.seed, start=snapshot(module))
+        with preserved_generators(), self._participants.no_autocast(), without_announcements():
+            self._trainers.try_batch(round)
 
     def release(self) -> None:
         """Release the client model, the data and the listener."""
@@ -269,14 +284,49 @@ def _check_flags(flags: dict[str, Any]) -> None:
     """Reject a flag that the Trainer does not have or that the framework sets, before the first round."""
     if not flags:
         return
+    for name in ("max_steps", "limit_train_batches"):
+        if flags.get(name) == 0:
+            raise MisconfigurationError(
+                f"{name}=0, but a client must train: set client.{name} above 0, or leave it out"
+            )
+    for name, value in flags.items():
+        if isinstance(value, float):
+            check_number(name, value, setting=f"client.{name}")
+    if flags.get("accumulate_grad_batches") is not None:
+        check_number(
+            "accumulate_grad_batches",
+            flags["accumulate_grad_batches"],
+            at_least=1,
+            setting="client.accumulate_grad_batches",
+        )
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            TrainerTemplate(torch.device("cpu"), max_epochs=1, limit_val_batches=0, strategy=None, **flags)
+        _make_trainer(flags)
     except TypeError as error:
-        name = re.search(r"'(\w+)'$", str(error))
-        flag = name.group(1) if name else ", ".join(flags)
+        found = re.search(r"'(\w+)'$", str(error))
+        flag = found.group(1) if found else ", ".join(flags)
         raise MisconfigurationError(
             f"{flag} cannot be set for a client's Trainer:"
             + (" use client.epochs" if flag == "max_epochs" else " leave it out of client")
         ) from error
+    except Exception as error:
+        flag = next((name for name in flags if _is_refused(name, flags[name])), "a combination of flags")
+        reason = " ".join(str(error).split())
+        raise MisconfigurationError(
+            f"{flag}={flags.get(flag)!r} is refused by a client's Trainer ({reason}):"
+            f" change client.{flag}, or leave it out"
+        ) from error
+
+
+def _make_trainer(flags: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        TrainerTemplate(torch.device("cpu"), max_epochs=1, limit_val_batches=0, strategy=None, **flags)
+
+
+def _is_refused(flag: str, value: Any) -> bool:
+    """Return whether a Trainer refuses a flag, whatever the others are."""
+    try:
+        _make_trainer({flag: value})
+    except Exception:
+        return True
+    return False

@@ -1,5 +1,6 @@
 """The errors that are explained in one line, and a check for the most common mistake."""
 
+import errno
 from typing import Any
 
 
@@ -26,3 +27,26 @@ def refuse_classes(**arguments: Any) -> None:
             raise MisconfigurationError(
                 f"{name} is the class {value.__name__}: create an object, {value.__name__}(...)"
             )
+
+
+class StorageError(Exception):
+    """Raised if a run's files cannot be written: the disk is full or read-only, or the folder has vanished.
+
+    It is not a mistake in the configuration. The command prints it without a traceback and exits with code 1.
+    """
+
+
+#: errors of the disk and not of the program that writes to it
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EFBIG)
+
+
+def find_disk_error(error: BaseException | None) -> OSError | None:
+    """Return the error of a disk that is full, read-only, broken or gone, which others may have wrapped, or None."""
+    while error is not None and not (isinstance(error, OSError) and error.errno in _DISK_ERRORS):
+        error = error.__cause__
+    return error
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return the system's words for an error, such as ``No space left on device``."""
+    return error.strerror or str(error)

@@ -22,6 +22,8 @@ class Round:
         broadcast: tensors that the server sends along with the global state.
         personal: returns the entries that override the global state when a client starts.
         evaluations: what the validation of the served model showed after earlier rounds.
+        num_clients: K, the number of all clients, not only those in the round; None if it is not known.
+        memory: returns what a writer, such as a transform, remembers about a client; None if that is not kept.
     """
 
     number: int
@@ -31,11 +33,17 @@ class Round:
     broadcast: dict[str, Tensor] = field(default_factory=dict)
     personal: Callable[[int], StateDict] | None = None
     evaluations: Evaluations = field(default_factory=Evaluations)
+    num_clients: int | None = None
+    memory: Callable[[str, int], StateDict | None] | None = None
 
     def start_of(self, client: int) -> StateDict:
         """Return the state that a client starts from: the global state, overridden by the client's own entries."""
         own = self.personal(client) if self.personal is not None else {}
         return {**self.start, **own} if own else self.start
+
+    def remembered(self, writer: str, client: int) -> StateDict:
+        """Return the tensors that a writer last put into ``ClientUpdate.memory`` of a client; initially none."""
+        return (self.memory(writer, client) if self.memory is not None else None) or {}
 
     def difference(self, update: ClientUpdate, names: list[str]) -> Tensor:
         """Return Δ_k = w_k - w_t over the named parameters as one vector, in at least float32.

@@ -49,6 +49,25 @@ class RunFolder:
         return self.path / self._CHECKPOINTS / f"{self.LAST}.ckpt"
 
     @property
+    def previous_checkpoint(self) -> Path:
+        """The checkpoint after the round before the last, in case the last one is damaged."""
+        return self.checkpoint.with_name("previous.ckpt")
+
+    @property
+    def lock(self) -> Path:
+        """The file that is locked while a process writes to the folder. It names that process."""
+        return self.path / "run.lock"
+
+    @property
+    def provenance(self) -> Path:
+        """What the run was made with: versions, machine, code, seed, and fingerprints of the data and its division."""
+        return self.path / "provenance.yaml"
+
+    def provenance_from_round(self, number: int) -> Path:
+        """Return what a run was made with from this round on, counted from 1, if it was resumed with something else."""
+        return self.path / f"provenance_from_round_{number}.yaml"
+
+    @property
     def record(self) -> Path:
         """What ``compare`` records about a run that it started: row, column, seed, and whether the run has finished."""
         return self.path / "compare.json"

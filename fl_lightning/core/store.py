@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from fl_lightning.core.distributed import gather_messages, gather_notes, is_distributed
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.saved_file import PART, DamagedFileError, read_saved_file
 from fl_lightning.core.shelf import Shelf
 from fl_lightning.core.state import StateDict
 from fl_lightning.core.transfer import to_device
@@ -35,7 +36,8 @@ class ClientStore:
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = Path(folder) if folder is not None else None
         self._entries: dict[str, dict[int, StateDict]] = {}
-        # A folder keeps two versions of an entry, because a round that is killed is resumed from the previous version.
+        # A folder keeps three versions of an entry: the last two checkpoints need one each, and a round that is killed
+        # before its checkpoint leaves one more.
         self._versions: dict[str, dict[int, int]] = {}
         self._new: set[tuple[str, int]] = set()
         #: the tensors, or nothing if they are already in the folder
@@ -96,6 +98,11 @@ class ClientStore:
                 f"client_folder={self.folder} holds the clients' state of another run: resume that run, or set"
                 " server.client_folder to another folder"
             )
+
+    def remove_incomplete(self) -> None:
+        """Remove files that a killed process did not complete. Called on one rank, before the first round of a fit."""
+        for stale in self.folder.glob(f"client_*{PART}") if self.folder is not None else ():
+            stale.unlink(missing_ok=True)
 
     def begin_round(self) -> None:
         """Start a round: entries that are put from now on are new to the other ranks. A failed round is forgotten."""
@@ -162,7 +169,7 @@ class ClientStore:
             return
         part, version = self._part(writer, client), self._next_version(writer, client)
         part.replace(self._path(writer, client, version))
-        self._path(writer, client, version - 2).unlink(missing_ok=True)
+        self._path(writer, client, version - 3).unlink(missing_ok=True)
         self._versions.setdefault(writer, {})[client] = version
 
     def _next_version(self, writer: str, client: int) -> int:
@@ -174,16 +181,20 @@ class ClientStore:
         Several ranks may put the same entry. A run that is killed and resumed uses the same names again.
         """
         path = self._path(writer, client, self._next_version(writer, client))
-        return path.with_suffix(f".{dist.get_rank() if is_distributed() else 0}.part")
+        return path.with_suffix(f".{dist.get_rank() if is_distributed() else 0}{PART}")
 
     def _read(self, writer: str, client: int) -> StateDict:
         path = self._path(writer, client, self._versions[writer][client])
         if not path.is_file():
             raise MisconfigurationError(
-                f"{path} is missing: the folder keeps a client's state of the last two rounds only,"
-                " so resume from the last checkpoint"
+                f"{path} is missing: the folder keeps what the last two checkpoints need, so resume from one of them"
             )
-        return torch.load(path, weights_only=True)
+        try:
+            return read_saved_file(path)
+        except DamagedFileError as error:
+            raise MisconfigurationError(
+                f"{path} {error}: resume from the previous checkpoint, or start the run again"
+            ) from error
 
     def _path(self, writer: str, client: int, version: int) -> Path:
         assert self.folder is not None

@@ -27,8 +27,8 @@ class ClientUpdate:
         extras: tensors that an algorithm sends along with the state.
         metrics: what the client measured, such as its mean training loss.
         logged: what the client's module logged and :class:`~fl_lightning.client.LocalTraining` was asked to report.
-        memory: what the client's callbacks remember for its next round, by callback. It is not sent: in a real
-            federation it stays with the client, in a simulation the server keeps it.
+        memory: what the client's callbacks and transforms remember for its next round, by writer. It is not sent: in a
+            real federation it stays with the client, in a simulation the server keeps it.
     """
 
     client: int

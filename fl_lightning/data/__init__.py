@@ -14,7 +14,7 @@ from fl_lightning.data.partitions import (
     RedrawnPartition,
     Shards,
 )
-from fl_lightning.data.selection import AllClients, RandomClients, Selection, SequentialClients
+from fl_lightning.data.selection import AllClients, PoissonClients, RandomClients, Selection, SequentialClients
 from fl_lightning.data.sources import (
     CIFAR10,
     MNIST,
@@ -43,6 +43,7 @@ __all__ = [
     "ImageFolder",
     "MixedNodes",
     "Partition",
+    "PoissonClients",
     "RandomClients",
     "RedrawnPartition",
     "Selection",

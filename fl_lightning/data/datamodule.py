@@ -20,6 +20,7 @@ from fl_lightning._lightning.delegation import delegate_hooks, delegate_loaders
 from fl_lightning._lightning.names import LightningDataModule, rank_zero_info
 from fl_lightning._lightning.package import refuse_other_copy
 from fl_lightning.core.errors import MisconfigurationError, refuse_classes
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import run_seed
 from fl_lightning.data.batches import ClientBatches
 from fl_lightning.data.cohorts import CohortSampler
@@ -78,8 +79,7 @@ class FederatedDataModule(LightningDataModule):
         self.partition = partition
         self.selection = selection or AllClients()
         self.seed = run_seed() if seed is None else seed
-        if self.seed < 0:
-            raise MisconfigurationError(f"seed={self.seed}: set data.seed to 0 or more")
+        check_number("seed", self.seed, at_least=0, setting="data.seed")
         self.label = label
         self.prepare_data_per_node = source.prepare_data_per_node
         self._data: TrainingData | None = None
@@ -231,6 +231,20 @@ class FederatedDataModule(LightningDataModule):
             drop_last=self.data.drop_last and not keep_last,
         )
         return self.data.loader(batches)
+
+    def trial_loader(self, batch_size: int | None = None) -> Any:
+        """Return a loader over one batch of training samples, with as many classes as fit, the highest ones first.
+
+        Args:
+            batch_size: samples per batch; by default, that of the source's loader.
+        """
+        samples = self.indices(self.cohort(0)[0])
+        labels = self.labels
+        if labels is not None:
+            _, first_of_class = np.unique(labels, return_index=True)
+            samples = np.concatenate([first_of_class[::-1], np.setdiff1d(samples, first_of_class)])
+        size = min(batch_size or self.data.batch_size or 1, len(samples))
+        return self.data.loader(ClientBatches(samples[:size], size, key=(self.seed, 0, 0)))
 
     def _slice(self, hook: str, loaders: Any) -> Any:
         """Slice the tensors of evaluation loaders, on the Trainer's device."""

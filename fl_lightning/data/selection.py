@@ -3,11 +3,15 @@
 from abc import ABC, abstractmethod
 
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import generator_for
 
 
 class Selection(ABC):
     """Base class of selections. A selection decides which clients take part in a round."""
+
+    #: whether a round may have no client at all
+    may_be_empty = False
 
     @abstractmethod
     def cohort(self, num_clients: int, seed: int, round: int) -> list[int]:
@@ -19,6 +23,30 @@ class AllClients(Selection):
 
     def cohort(self, num_clients: int, seed: int, round: int) -> list[int]:
         return list(range(num_clients))
+
+
+class PoissonClients(Selection):
+    """A selection of each client with the same probability, independently of all others and again in every round.
+
+    The number of clients varies, and a round may have none. This is the sampling that differential privacy gains most
+    from: see :class:`~fl_lightning.aggregation.DPFedAvg`.
+
+    Args:
+        rate: q, the probability that a client takes part in a round.
+    """
+
+    may_be_empty = True
+
+    def __init__(self, rate: float) -> None:
+        if not 0 < rate <= 1:
+            raise MisconfigurationError(
+                f"rate={rate}, but it is a probability: set data.selection.init_args.rate in (0, 1]"
+            )
+        self.rate = rate
+
+    def cohort(self, num_clients: int, seed: int, round: int) -> list[int]:
+        chosen = generator_for("cohort", seed, round).random(num_clients) < self.rate
+        return [int(client) for client in chosen.nonzero()[0]]
 
 
 class _FixedSize(Selection):
@@ -35,14 +63,22 @@ class _FixedSize(Selection):
                 f"fraction={fraction} and count={count}:"
                 " set one of them in data.selection.init_args, and the other to null"
             )
-        if fraction is not None and not 0 < fraction <= 1:
-            raise MisconfigurationError(
-                f"fraction={fraction}, but it is a fraction of the clients:"
-                " set data.selection.init_args.fraction in (0, 1]"
+        if fraction is not None:
+            check_number(
+                "fraction",
+                fraction,
+                above=0,
+                at_most=1,
+                reason="it is a fraction of the clients",
+                setting="data.selection.init_args.fraction",
             )
-        if count is not None and count < 1:
-            raise MisconfigurationError(
-                f"count={count}, but a round has at least one client: set data.selection.init_args.count to 1 or more"
+        if count is not None:
+            check_number(
+                "count",
+                count,
+                at_least=1,
+                reason="a round has at least one client",
+                setting="data.selection.init_args.count",
             )
         self.fraction = fraction
         self.count = count

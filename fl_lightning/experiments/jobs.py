@@ -17,6 +17,7 @@ from typing import IO, Any, Protocol
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
+from fl_lightning.core.child_process import environment_of_child
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.run_folder import RunFolder
 from fl_lightning.experiments.cells import Cell
@@ -112,7 +113,7 @@ def launch_fit(arguments: Sequence[str], threads: int, log: IO[bytes]) -> Proces
     """Start a run as a new process."""
     return subprocess.Popen(
         [*FIT, *arguments],
-        env={"OMP_NUM_THREADS": str(threads), **os.environ},
+        env={"OMP_NUM_THREADS": str(threads), **environment_of_child()},
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,

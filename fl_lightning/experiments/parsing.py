@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fl_lightning.core.child_process import environment_of_child
+
 #: the command that parses; it takes the file of the command lines and the file for the answers
 PARSE = (sys.executable, "-m", "fl_lightning.cli.parse")
 
@@ -36,6 +38,7 @@ def parse_in_child(command_lines: Sequence[Sequence[str]]) -> list[Parsed]:
         question.write_text(json.dumps(command_lines))
         child = subprocess.run(
             [*PARSE, str(question), str(answer)],
+            env=environment_of_child(),
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C reaches only this process, which then stops the other
         )

@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.metric_names import smaller_is_better
 from fl_lightning.experiments.cells import Cell, Part, Position, Published, Suite
 from fl_lightning.experiments.references import find_circle, needed_cells
 from fl_lightning.experiments.suite_values import SuiteValues
+from fl_lightning.experiments.yaml_file import read_yaml_file
 
 _KEYS = (
     *("title", "base", "columns", "rows", "cells", "skip", "sweep", "x", "seeds", "metric", "targets"),
@@ -73,11 +72,7 @@ def load_suite(path: Path, seeds: int | None = None) -> Suite:
     """
     if not path.is_file():
         raise MisconfigurationError(f"{path}: there is no such file")
-    try:
-        content = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise MisconfigurationError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    return _SuiteReader(path).suite(content, seeds)
+    return _SuiteReader(path).suite(read_yaml_file(path), seeds)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torchmetrics import Metric
 
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.layers import statistics_entries
+from fl_lightning.core.saved_file import DamagedFileError, read_saved_file
 from fl_lightning.core.state import StateLayout, exact_dtype
 from fl_lightning.metrics.comparison import AverageComparison
 from fl_lightning.metrics.functional import gaussian_kl, gradient_divergence
@@ -135,9 +136,9 @@ def _read(path: str | Path) -> Mapping[str, Tensor]:
     if not Path(path).is_file():
         raise MisconfigurationError(f"reference={path}, but there is no such file: give the path of a checkpoint")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise MisconfigurationError(f"reference={path} is not a checkpoint, or is truncated: replace it") from error
+        content = read_saved_file(Path(path))
+    except DamagedFileError as error:
+        raise MisconfigurationError(f"reference={path} {error}: replace it") from error
     state = content.get("state_dict", content) if isinstance(content, Mapping) else None
     if not isinstance(state, Mapping):
         raise MisconfigurationError(f"reference={path} holds no model state: give the path of a checkpoint")

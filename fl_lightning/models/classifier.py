@@ -11,6 +11,7 @@ from torchmetrics import Metric, MetricCollection
 from fl_lightning._lightning.cli_names import LRSchedulerCallable, OptimizerCallable
 from fl_lightning._lightning.hparams import made_by_command_line
 from fl_lightning._lightning.names import LightningModule, OptimizerLRScheduler
+from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.models.normalisation import Normalisation, with_normalisation
 from fl_lightning.models.scores import classification_metrics
 
@@ -59,7 +60,14 @@ class Classifier(LightningModule):
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         """Return the mean cross-entropy of a batch."""
         inputs, labels = batch
-        return functional.cross_entropy(self(inputs), labels)
+        logits = self(inputs)
+        if logits.ndim == 2 and logits.shape[1] > self.num_classes:
+            raise MisconfigurationError(
+                f"num_classes={self.num_classes}, but the network returns {logits.shape[1]} logits per sample:"
+                f" set num_classes of {type(self).__name__} to {logits.shape[1]}, or that of the network to"
+                f" {self.num_classes}"
+            )
+        return functional.cross_entropy(logits, labels)
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
         """Log the metrics of a batch as ``val/...``."""

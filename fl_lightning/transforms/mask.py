@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import seed_for
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState, StateLayout
@@ -29,9 +29,10 @@ class BernoulliMask(UploadTransform):
             are uploaded. The mask of the parameters is the same either way.
     """
 
+    compresses = True
+
     def __init__(self, keep: float, statistics: bool = False) -> None:
-        if not 0 < keep <= 1:
-            raise MisconfigurationError(f"keep={keep}, but it is a probability: set keep of BernoulliMask in (0, 1]")
+        check_number("keep", keep, above=0, at_most=1, reason="it is a probability", setting="keep of BernoulliMask")
         self.keep = keep
         self.statistics = statistics
 

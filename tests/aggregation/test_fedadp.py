@@ -260,5 +260,5 @@ def test_a_run_logs_the_angle_and_the_divergence():
 
 
 def test_a_negative_alpha_is_refused():
-    with pytest.raises(MisconfigurationError, match=r"alpha=-1.*set it to 0 \(FedAvg\) or above"):
+    with pytest.raises(MisconfigurationError, match=r"alpha=-1.*set alpha of FedAdp to 0 or more"):
         FedAdp(alpha=-1)

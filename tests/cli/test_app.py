@@ -265,7 +265,9 @@ def test_the_bundled_classifier_loads_from_a_checkpoint_of_the_demo(run, tmp_pat
     assert model.configure_optimizers().param_groups[0]["lr"] == 0.05
 
 
-OVERLAYS = sorted((REPOSITORY / "configs" / "algorithms").glob("*.yaml"))
+OVERLAYS = sorted(
+    path for folder in ("algorithms", "attacks") for path in (REPOSITORY / "configs" / folder).glob("*.yaml")
+)
 
 
 def test_clients_of_the_command_train_at_once(run):
@@ -275,8 +277,10 @@ def test_clients_of_the_command_train_at_once(run):
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
-def test_every_algorithm_runs_from_its_overlay_on_the_demo(run, overlay):
-    norm = ["--model.net.batch_norm", "true"]
+def test_every_algorithm_and_every_attack_runs_from_its_overlay_on_the_demo(run, overlay):
+    if overlay.stem == "dp_fedavg":
+        pytest.importorskip("dp_accounting", reason="dp-accounting (extra privacy) is not installed")
+    norm = ["--model.net.batch_norm", "false" if overlay.stem == "dp_fedavg" else "true"]
     short = ["--trainer.max_epochs", 1, "--client.epochs", 1, "--client.limit_train_batches", 2]
     short += ["--trainer.limit_val_batches", 1, "--trainer.enable_progress_bar", "false"]
     code, out, err = run("fit", "--config", REPOSITORY / "configs/demo.yaml", "--config", overlay, *norm, *short)

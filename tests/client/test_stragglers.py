@@ -20,7 +20,7 @@ from tests.toys import Net, federate, identical
 
 REFUSED = {
     "epochs=0, but a client must train: set client.epochs to 1 or more": {"epochs": 0},
-    r"epochs=\[0, 3\], but a client must train: let client.epochs begin with 1 or more": {"epochs": [0, 3]},
+    "epochs=0, but a client must train": {"epochs": [0, 3]},
     r"epochs=\[5, 1\]: set client.epochs to \[1, 5\]": {"epochs": [5, 1]},
     r"epochs=\[1\]: set client.epochs to a number, or to \[smallest, largest\]": {"epochs": [1]},
     r"epochs=\[1, 2, 3\]: set client.epochs to a number": {"epochs": [1, 2, 3]},
@@ -29,9 +29,7 @@ REFUSED = {
         "epochs": [1, 5],
         "clock": "run",
     },
-    "dropout=1.0, but it is the share of clients that fail: set client.dropout to 0 or more, and below 1": {
-        "dropout": 1.0
-    },
+    "dropout=1.0, but it is the share of clients that fail: set client.dropout in": {"dropout": 1.0},
     "dropout=-0.1": {"dropout": -0.1},
     "dropout=nan": {"dropout": float("nan")},
     "timeout=0: set client.timeout to a number of seconds above 0": {"timeout": 0},
@@ -99,8 +97,7 @@ def test_the_numbers_of_epochs_are_uniform_and_include_both_ends():
     assert all(count == pytest.approx(500, abs=60) for count in counts.values())  # 3 standard deviations
 
 
-@pytest.mark.parametrize("execution", ["trainer", "vectorized"])
-@pytest.mark.parametrize("on_error", ["raise", "drop"])
+@pytest.mark.parametrize(("execution", "on_error"), [("trainer", "raise"), ("vectorized", "drop")])
 def test_dropping_out_is_being_lost_without_training_and_never_stops_the_run(execution, on_error):
     _, log, trainer = train(dropout=0.4, execution=execution, on_error=on_error, rounds=4)
     expected = [draw_dropouts(0.4, 0, round_, range(6)) for round_ in range(4)]
@@ -164,7 +161,13 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize(
+    "option",
+    [
+        pytest.param(name, marks=() if name in ("FedNova", "cosine over the run") else pytest.mark.slow)
+        for name in OPTIONS
+    ],
+)
 def test_clients_with_different_epochs_train_at_once_as_they_train_one_after_another(option):
     def run(execution):
         torch.manual_seed(0)

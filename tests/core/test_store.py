@@ -83,16 +83,40 @@ def test_the_checkpoint_contains_only_plain_types(store, tmp_path):
     assert torch.load(tmp_path / "state.pt", weights_only=True).keys() == {"entries", "versions"}
 
 
-def test_a_folder_keeps_two_versions_and_an_older_one_is_refused(tmp_path):
+def test_a_folder_keeps_three_versions_and_an_older_one_is_refused(tmp_path):
     store = ClientStore(tmp_path)
     states = []
     for value in range(4):
         store.put("Writer", 0, {"a": torch.tensor(value)})
         states.append(store.state_dict())
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 3
+    for value, state in enumerate(states[1:], start=1):
+        store.load_state_dict(state)
+        assert store.get("Writer", 0) == {"a": torch.tensor(value)}
     store.load_state_dict(states[0])
-    with pytest.raises(MisconfigurationError, match="resume from the last checkpoint"):
+    with pytest.raises(MisconfigurationError, match="the folder keeps what the last two checkpoints need"):
         store.get("Writer", 0)
+
+
+def test_a_damaged_file_of_a_client_is_refused(tmp_path):
+    store = ClientStore(tmp_path)
+    store.put("Writer", 0, {"a": torch.arange(1000.0)})
+    (file,) = tmp_path.iterdir()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(MisconfigurationError, match="is damaged: the checksum of data/0 is wrong: resume from the"):
+        store.get("Writer", 0)
+
+
+def test_files_that_a_killed_process_did_not_complete_are_removed(tmp_path):
+    store = ClientStore(tmp_path)
+    store.put("Writer", 0, {"a": torch.tensor(1)})
+    kept = list(tmp_path.iterdir())
+    store.stage("Writer", 0, {"a": torch.tensor(2)})
+    assert list(tmp_path.iterdir()) != kept
+    ClientStore(tmp_path).remove_incomplete()
+    assert list(tmp_path.iterdir()) == kept
 
 
 def test_a_checkpoint_with_a_folder_needs_the_folder(tmp_path):

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from scipy.stats import trim_mean
 
 from docs.examples.log_normal_sizes import LogNormalSizes
 from docs.examples.loss_spread import LossSpread
+from docs.examples.majority_vote import MajorityVote
 from docs.examples.personal_head import PersonalHead
-from docs.examples.trimmed_mean import TrimmedMean
 from fl_lightning import LocalTraining
 from fl_lightning.aggregation import FedAvg
 from fl_lightning.callbacks import ClientEvaluation, FederatedServer
@@ -20,23 +19,24 @@ from tests.toys import Net, federate, random_updates
 EXAMPLES = REPOSITORY / "docs" / "examples"
 
 
-def test_the_aggregator_trims_as_scipy_does(generator):
+def test_the_aggregator_counts_one_vote_per_client(generator):
     model = Net()
     updates = random_updates(model, 7, generator)
-    result = TrimmedMean(fraction=0.3).aggregate(model, updates)
-    for name, _ in model.named_parameters():
-        values = np.stack([update.state[name].double().numpy() for update in updates])
-        np.testing.assert_allclose(result.state[name].numpy(), trim_mean(values, 0.3), rtol=1e-6, atol=1e-6)
+    result = MajorityVote(step=0.3).aggregate(model, updates)
+    for name, start in model.named_parameters():
+        up = sum((update.state[name] > start).numpy().astype(int) for update in updates)
+        expected = start.detach().numpy() + np.where(up >= 4, 0.3, -0.3)
+        np.testing.assert_allclose(result.state[name].numpy(), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_the_aggregator_runs_in_a_federation():
-    _, trainer = federate(server=FederatedServer(TrimmedMean(fraction=0.25)))
-    assert trainer.callback_metrics["trimmed_mean/left_out"] == 2
+    _, trainer = federate(server=FederatedServer(MajorityVote()))
+    assert 0 < trainer.callback_metrics["majority_vote/margin"] < 1
 
 
-def test_the_aggregator_refuses_to_leave_out_all_clients():
-    with pytest.raises(MisconfigurationError, match="set fraction of TrimmedMean"):
-        TrimmedMean(fraction=0.5)
+def test_the_aggregator_refuses_a_step_that_moves_nothing():
+    with pytest.raises(MisconfigurationError, match="set step of MajorityVote"):
+        MajorityVote(step=0.0)
 
 
 def test_the_partition_gives_every_sample_one_owner():
@@ -91,4 +91,4 @@ def test_all_examples_run_together_from_yaml(run, monkeypatch):
     demo, overlay = REPOSITORY / "configs" / "demo.yaml", EXAMPLES / "extended.yaml"
     code, out, err = run("fit", "--config", demo, "--config", overlay, *short)
     assert code == 0, err
-    assert "TrimmedMean" in out
+    assert "MajorityVote" in out

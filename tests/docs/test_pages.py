@@ -8,7 +8,7 @@ import yaml
 from pytorch_lightning import LightningDataModule
 
 import fl_lightning
-from fl_lightning import aggregation, callbacks, client, data, metrics, models, transforms
+from fl_lightning import aggregation, attacks, callbacks, client, data, metrics, models, transforms
 from fl_lightning.aggregation import Aggregator
 from fl_lightning.callbacks import ClientCallback, ClientEvaluation, Diagnostics
 from fl_lightning.experiments.suite import load_suite
@@ -17,7 +17,7 @@ from tests.runs import REPOSITORY
 
 CONFIGS = REPOSITORY / "configs"
 README = REPOSITORY / "README.md"
-PACKAGES = [fl_lightning, aggregation, callbacks, client, data, metrics, models, transforms]
+PACKAGES = [fl_lightning, aggregation, attacks, callbacks, client, data, metrics, models, transforms]
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 

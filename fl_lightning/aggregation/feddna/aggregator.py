@@ -16,6 +16,7 @@ from fl_lightning.aggregation.base import Aggregate, Federation, SplitAggregator
 from fl_lightning.aggregation.feddna.importance import ImportanceLearner, Statistics, moved, pooled, spread, twins
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.layers import statistics_entries
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import seed_for
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict, StateLayout
@@ -46,8 +47,7 @@ class FedDNA(SplitAggregator):
     ) -> None:
         given = {"steps": steps, "latent": latent, "hidden": hidden, "lr": lr, "importance_lr": importance_lr}
         for name, value in given.items():
-            if value <= 0:
-                raise MisconfigurationError(f"{name}={value}, but FedDNA cannot learn with it: set it above 0")
+            check_number(name, value, above=0, reason="FedDNA cannot learn with it")
         self.steps = steps
         self.latent = latent
         self.hidden = hidden

@@ -25,6 +25,7 @@ from fl_lightning.aggregation.fedma.matching import Process, match
 from fl_lightning.aggregation.fedma.plan import Plan, Stage, read_plan
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import generator_for
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState, StateDict
@@ -72,14 +73,12 @@ class FedMA(GatheredAggregator):
         max_width: int | None = None,
     ) -> None:
         for name, value in (("sigma", sigma), ("sigma0", sigma0), ("gamma", gamma)):
-            if value <= 0:
-                raise MisconfigurationError(f"{name}={value}: set {name} of FedMA above 0")
-        if sweeps < 0:
-            raise MisconfigurationError(f"sweeps={sweeps}: set sweeps of FedMA to 0 or more")
+            check_number(name, value, above=0, setting=f"{name} of FedMA")
+        check_number("sweeps", sweeps, at_least=0, setting="sweeps of FedMA")
         if estimate not in ("mean", "map"):
             raise MisconfigurationError(f"estimate={estimate!r}: set estimate of FedMA to mean or map")
-        if max_width is not None and max_width < 1:
-            raise MisconfigurationError(f"max_width={max_width}: set max_width of FedMA to 1 or more, or leave it out")
+        if max_width is not None:
+            check_number("max_width", max_width, at_least=1, setting="max_width of FedMA")
         self.sigma = sigma
         self.sigma0 = sigma0
         self.gamma = gamma

@@ -144,10 +144,13 @@ class VectorizedTraining:
 
     def _train(self, clients: list[int], round: Round) -> list[ClientUpdate]:
         generators = [Generators(seed_for("client", round.seed, round.number, client)) for client in clients]
-        loaders = [self._participants.loader(client, round.number) for client in clients]
+        callbacks = [self._participants.copy_callbacks(client, round) for client in clients]
+        loaders = [
+            self._participants.loader(client, round.number, [callback for _, callback in own])
+            for client, own in zip(clients, callbacks, strict=True)
+        ]
         epochs = [self._epochs_of(client, round) for client in clients]
         batches = CohortBatches(loaders, epochs, self._prepare, generators, self._step.reads_index, self._max_batches)
-        callbacks = [self._participants.copy_callbacks(client, round) for client in clients]
         optimizer, schedulers, stack = self._begin(clients, round, callbacks, generators)
         own = [_stacked_tensors(column) for column in zip(*callbacks, strict=True)]
         losses = torch.zeros(len(clients), device=self._device)
@@ -242,7 +245,7 @@ class VectorizedTraining:
 
     def _first_batch(self) -> Any:
         data = self._participants.data
-        client = data.cohort(0)[0]
+        client = (data.cohort(0) or [0])[0]  # the first round may have no client
         with Generators(seed_for("client", data.seed, 0, client)):
             loader = self._participants.loader(client, 0)
             check_loader(loader)

@@ -8,6 +8,7 @@ import numpy as np
 
 from fl_lightning.core.arguments import changed_arguments
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 
 Indices = np.ndarray
 
@@ -25,11 +26,13 @@ class Partition(ABC):
     column: str | None = None
 
     def __init__(self, num_clients: int) -> None:
-        if num_clients < 1:
-            raise MisconfigurationError(
-                f"num_clients={num_clients}, but a federation has at least one client:"
-                " set data.partition.init_args.num_clients to 1 or more"
-            )
+        check_number(
+            "num_clients",
+            num_clients,
+            at_least=1,
+            reason="a federation has at least one client",
+            setting="data.partition.init_args.num_clients",
+        )
         self.num_clients = num_clients
 
     @abstractmethod
@@ -78,11 +81,13 @@ class RedrawnPartition(Partition):
 
 def checked_minimum(min_samples: int) -> int:
     """Return ``min_samples``, or raise an error if it is below 1."""
-    if min_samples < 1:
-        raise MisconfigurationError(
-            f"min_samples={min_samples}, but a client has at least one sample:"
-            " set data.partition.init_args.min_samples to 1 or more"
-        )
+    check_number(
+        "min_samples",
+        min_samples,
+        at_least=1,
+        reason="a client has at least one sample",
+        setting="data.partition.init_args.min_samples",
+    )
     return min_samples
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from fl_lightning._lightning.names import rank_zero_warn
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import generator_for
 from fl_lightning.data.partitions.base import Indices, Partition, check_classes, checked_minimum
 from fl_lightning.data.partitions.grouping import cut, samples_by_class
@@ -40,10 +41,13 @@ class ClassesPerClient(Partition):
         min_samples: int = 1,
     ) -> None:
         super().__init__(num_clients)
-        if classes < 1:
-            raise MisconfigurationError(
-                f"classes={classes}, but a client owns at least one: set data.partition.init_args.classes to 1 or more"
-            )
+        check_number(
+            "classes",
+            classes,
+            at_least=1,
+            reason="a client owns at least one",
+            setting="data.partition.init_args.classes",
+        )
         self.classes = classes
         self.sizes = sizes
         self.exponent = exponent

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import generator_for
 from fl_lightning.data.partitions.base import Indices, Partition, checked_minimum
 from fl_lightning.data.partitions.grouping import samples_by_class, samples_by_owner
@@ -29,8 +30,7 @@ class Dirichlet(Partition):
 
     def __init__(self, num_clients: int, alpha: float, min_samples: int = 1) -> None:
         super().__init__(num_clients)
-        if not alpha > 0:
-            raise MisconfigurationError(f"alpha={alpha}: set data.partition.init_args.alpha above 0")
+        check_number("alpha", alpha, above=0, setting="data.partition.init_args.alpha")
         self.alpha = alpha
         self.min_samples = checked_minimum(min_samples)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import generator_for
 from fl_lightning.data.partitions.base import Indices, RedrawnPartition
 from fl_lightning.data.partitions.grouping import samples_by_class
@@ -28,10 +29,8 @@ class FreshDraw(RedrawnPartition):
 
     def __init__(self, num_clients: int, low: int, high: int) -> None:
         super().__init__(num_clients)
-        if not 1 <= low <= high:
-            raise MisconfigurationError(
-                f"low={low} and high={high}: set data.partition.init_args.low to 1 or more, and high to low or more"
-            )
+        check_number("low", low, at_least=1, setting="data.partition.init_args.low")
+        check_number("high", high, at_least=low, reason=f"low={low}", setting="data.partition.init_args.high")
         self.low = low
         self.high = high
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import generator_for
 from fl_lightning.data.partitions.base import Indices, Partition, check_classes, checked_minimum
 from fl_lightning.data.partitions.grouping import samples_by_class
@@ -44,11 +45,12 @@ class MixedNodes(Partition):
         if len(classes) == 0:
             raise MisconfigurationError("classes=[]: give data.partition.init_args.classes one entry per node")
         super().__init__(len(classes))
-        if samples_per_node < checked_minimum(min_samples):
-            raise MisconfigurationError(
-                f"samples_per_node={samples_per_node}: set data.partition.init_args.samples_per_node to"
-                f" {min_samples} or more"
-            )
+        check_number(
+            "samples_per_node",
+            samples_per_node,
+            at_least=checked_minimum(min_samples),
+            setting="data.partition.init_args.samples_per_node",
+        )
         self.classes = classes
         self.samples_per_node = samples_per_node
         self.sizes = sizes

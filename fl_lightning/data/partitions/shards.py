@@ -7,6 +7,7 @@ import numpy as np
 
 from fl_lightning._lightning.names import rank_zero_warn
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import generator_for
 from fl_lightning.data.partitions.base import Indices, Partition
 from fl_lightning.data.partitions.grouping import samples_by_class, samples_by_owner
@@ -29,10 +30,12 @@ class Shards(Partition):
 
     def __init__(self, num_clients: int, shards_per_client: int = 2) -> None:
         super().__init__(num_clients)
-        if shards_per_client < 1:
-            raise MisconfigurationError(
-                f"shards_per_client={shards_per_client}: set data.partition.init_args.shards_per_client to 1 or more"
-            )
+        check_number(
+            "shards_per_client",
+            shards_per_client,
+            at_least=1,
+            setting="data.partition.init_args.shards_per_client",
+        )
         self.shards_per_client = shards_per_client
 
     def assign(self, labels: np.ndarray, seed: int) -> Sequence[Indices]:
@@ -75,14 +78,12 @@ class FavouriteClass(Partition):
 
     def __init__(self, num_clients: int, eta: float, shards_per_class: int = 200) -> None:
         super().__init__(num_clients)
-        if not 0 <= eta <= 1:
-            raise MisconfigurationError(
-                f"eta={eta}, but it is a probability: set data.partition.init_args.eta in [0, 1]"
-            )
-        if shards_per_class < 1:
-            raise MisconfigurationError(
-                f"shards_per_class={shards_per_class}: set data.partition.init_args.shards_per_class to 1 or more"
-            )
+        check_number(
+            "eta", eta, at_least=0, at_most=1, reason="it is a probability", setting="data.partition.init_args.eta"
+        )
+        check_number(
+            "shards_per_class", shards_per_class, at_least=1, setting="data.partition.init_args.shards_per_class"
+        )
         self.eta = eta
         self.shards_per_class = shards_per_class
 

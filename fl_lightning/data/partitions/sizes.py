@@ -5,6 +5,7 @@ from typing import Literal
 import numpy as np
 
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 
 Sizes = Literal["balanced", "power_law"]
 
@@ -13,8 +14,7 @@ def client_shares(num_clients: int, sizes: Sizes, exponent: float = 1.0) -> np.n
     """Return the relative size of each client's data: 1 for all, or (k + 1)^-exponent for client k."""
     if sizes not in ("balanced", "power_law"):
         raise MisconfigurationError(f"sizes={sizes!r}: set data.partition.init_args.sizes to balanced or power_law")
-    if not exponent >= 0:
-        raise MisconfigurationError(f"exponent={exponent}: set data.partition.init_args.exponent to 0 or more")
+    check_number("exponent", exponent, at_least=0, setting="data.partition.init_args.exponent")
     return np.arange(1, num_clients + 1, dtype=float) ** -(exponent if sizes == "power_law" else 0.0)
 
 

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fl_lightning._lightning.names import LightningDataModule
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 
 #: Splits are part of the data set: they are the same in every run, regardless of its seed.
 _SPLIT_SEED = 0
@@ -38,18 +39,23 @@ class TensorSource(LightningDataModule, ABC):
 
     def __init__(self, batch_size: int = 32, train_fraction: float = 1.0, validation_fraction: float = 0.0) -> None:
         super().__init__()
-        if batch_size < 1:
-            raise MisconfigurationError(f"batch_size={batch_size}: set data.source.init_args.batch_size to 1 or more")
-        if not 0 < train_fraction <= 1:
-            raise MisconfigurationError(
-                f"train_fraction={train_fraction}, but it is the fraction of the training samples to use:"
-                " set data.source.init_args.train_fraction in (0, 1]"
-            )
-        if not 0 <= validation_fraction < 1:
-            raise MisconfigurationError(
-                f"validation_fraction={validation_fraction}, but it is a fraction of the training samples:"
-                " set data.source.init_args.validation_fraction in [0, 1)"
-            )
+        check_number("batch_size", batch_size, at_least=1, setting="data.source.init_args.batch_size")
+        check_number(
+            "train_fraction",
+            train_fraction,
+            above=0,
+            at_most=1,
+            reason="it is the fraction of the training samples to use",
+            setting="data.source.init_args.train_fraction",
+        )
+        check_number(
+            "validation_fraction",
+            validation_fraction,
+            at_least=0,
+            below=1,
+            reason="it is a fraction of the training samples",
+            setting="data.source.init_args.validation_fraction",
+        )
         self.batch_size = batch_size
         self.train_fraction = train_fraction
         self.validation_fraction = validation_fraction

@@ -9,6 +9,7 @@ from torch.utils.data import TensorDataset
 from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.data.sources._cache import Tensors, cached, fingerprint_of
 from fl_lightning.data.sources._decoding import decode
 from fl_lightning.data.sources.images import ImageSource
@@ -48,8 +49,8 @@ class Folders(ImageSource):
         augment: bool = False,
     ) -> None:
         super().__init__(batch_size, train_fraction, validation_fraction, augment)
-        if image_size is not None and image_size < 1:
-            raise MisconfigurationError(f"image_size={image_size}: set data.source.init_args.image_size to 1 or more")
+        if image_size is not None:
+            check_number("image_size", image_size, at_least=1, setting="data.source.init_args.image_size")
         if (mean is None) != (std is None):
             raise MisconfigurationError(
                 f"mean={mean} and std={std}: set both in data.source.init_args, or leave both out"

@@ -11,6 +11,7 @@ from torch.utils.data import TensorDataset
 from tqdm import tqdm
 
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.data.sources._cache import Tensors, cached, fingerprint_of
 from fl_lightning.data.sources._text import RESERVED, TokenisedTexts, tokenise
 from fl_lightning.data.sources.base import Parts, TensorSource, stratified_split
@@ -54,13 +55,14 @@ class Sentiment140(TensorSource):
         validation_fraction: float = 0.0,
     ) -> None:
         super().__init__(batch_size, train_fraction, validation_fraction)
-        if vocabulary_size <= len(RESERVED):
-            raise MisconfigurationError(
-                f"vocabulary_size={vocabulary_size}, but padding and unknown words take {len(RESERVED)} entries:"
-                f" set data.source.init_args.vocabulary_size to {len(RESERVED) + 1} or more"
-            )
-        if max_length < 1:
-            raise MisconfigurationError(f"max_length={max_length}: set data.source.init_args.max_length to 1 or more")
+        check_number(
+            "vocabulary_size",
+            vocabulary_size,
+            at_least=len(RESERVED) + 1,
+            reason=f"padding and unknown words take {len(RESERVED)} entries",
+            setting="data.source.init_args.vocabulary_size",
+        )
+        check_number("max_length", max_length, at_least=1, setting="data.source.init_args.max_length")
         self.root = Path(root).expanduser().absolute()
         self.vocabulary_size = vocabulary_size
         self.max_length = max_length

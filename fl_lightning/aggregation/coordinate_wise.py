@@ -1,0 +1,53 @@
+"""Coordinate-wise median and trimmed mean: a few bad clients cannot move any entry beyond those of good clients.
+
+Yin, Chen, Ramchandran, Bartlett. Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates. ICML 2018
+(definitions 1 and 2). https://arxiv.org/abs/1803.01498
+"""
+
+import torch
+from torch import Tensor
+
+from fl_lightning.aggregation.base import Aggregate
+from fl_lightning.aggregation.robust import ColumnAggregator, check_fraction, share_of
+
+
+class CoordinateMedian(ColumnAggregator):
+    """Every entry of the global model becomes the median of that entry over the clients.
+
+    Fewer than half of the clients cannot move an entry out of the range of the others. All clients count the same,
+    because a bad client could claim any number of samples. Statistics become medians too.
+    """
+
+    def finish_round(self) -> Aggregate:
+        return Aggregate(self.result(self.combine(_median)))
+
+
+class TrimmedMean(ColumnAggregator):
+    """Every entry becomes the mean of that entry over the clients, without its largest and its smallest values.
+
+    As many bad clients as values are left out at each end cannot move an entry out of the range of the others. All
+    clients count the same, because a bad client could claim any number of samples. Statistics are trimmed too.
+
+    Args:
+        fraction: β, the fraction of the clients that is left out at each end, rounded down to whole clients; 0 is the
+            plain mean.
+    """
+
+    def __init__(self, fraction: float = 0.2) -> None:
+        check_fraction(fraction, self)
+        self.fraction = fraction
+
+    def finish_round(self) -> Aggregate:
+        clients = len(self.cohort)
+        cut = share_of(self.fraction, clients)
+
+        def trimmed(rows: Tensor) -> Tensor:
+            return rows.sort(dim=0).values[cut : clients - cut].mean(dim=0)
+
+        return Aggregate(self.result(self.combine(trimmed)), metrics={"trimmed_mean/left_out": 2.0 * cut})
+
+
+def _median(rows: Tensor) -> Tensor:
+    """Return the median of each column; of two middle values, their mean."""
+    ordered = rows.sort(dim=0).values
+    return torch.lerp(ordered[(len(rows) - 1) // 2], ordered[len(rows) // 2], 0.5)

@@ -1,0 +1,53 @@
+"""RFA: the geometric median of the clients' models, from a few weighted means.
+
+Pillutla, Kakade, Harchaoui. Robust Aggregation for Federated Learning. IEEE Transactions on Signal Processing, 2022
+(algorithm 2, the smoothed Weiszfeld algorithm). https://arxiv.org/abs/1912.13445
+"""
+
+import torch
+from torch import Tensor
+
+from fl_lightning.aggregation.base import Aggregate, SplitAggregator
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.state import FlatState
+
+
+class GeometricMedian(SplitAggregator):
+    """Approximates the v with the smallest Σ p_k ‖v - w_k‖, which bad clients with less than half of the weight bound.
+
+    v starts as the weighted mean. Each iteration takes a weighted mean in which a client that is far from v counts
+    less. Distances are over parameters and statistics together, which get the same weights.
+
+    Args:
+        iterations: R, the number of further means; 0 is FedAvg. The paper uses 3. An update that is thousands of times
+            as long as the others needs more.
+        smoothing: ν, the distance below which a client's weight no longer grows.
+    """
+
+    def __init__(self, iterations: int = 3, smoothing: float = 1e-6) -> None:
+        if iterations < 0:
+            raise MisconfigurationError(
+                f"iterations={iterations}: set iterations of GeometricMedian to 0 (FedAvg) or more"
+            )
+        if not 0 < smoothing < float("inf"):
+            raise MisconfigurationError(
+                f"smoothing={smoothing}, but weights would be infinite: set smoothing of GeometricMedian above 0"
+            )
+        self.iterations = iterations
+        self.smoothing = smoothing
+
+    def finish_round(self) -> Aggregate:
+        alphas = self.weights
+        median = self.mean
+        for _ in range(self.iterations):
+            betas = alphas / self._distances(median).clamp(min=self.smoothing)
+            median = self.mean_with(betas)
+        return Aggregate(self.result(median))
+
+    def _distances(self, centre: FlatState) -> Tensor:
+        """Return every client's distance from the centre."""
+        rows = []
+        for item in self.received:
+            parts = (item.state.parameters - centre.parameters, item.state.statistics - centre.statistics)
+            rows.append(torch.stack([part.norm() for part in parts]).norm().reshape(1))
+        return self.rows_of_all(rows, width=1).flatten()

@@ -1,0 +1,42 @@
+"""Norm clipping: no client's update is longer than a threshold.
+
+Sun, Kairouz, Suresh, McMahan. Can You Really Backdoor Federated Learning? Workshop on Federated Learning for Data
+Privacy and Confidentiality, NeurIPS 2019 (section 4). https://arxiv.org/abs/1911.07963
+"""
+
+from torch import Tensor
+
+from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.state import FlatState
+from fl_lightning.core.update import ClientUpdate
+
+
+class NormClipping(StreamingAggregator):
+    """w ← w + Σ p_k Δ_k / max(1, ‖Δ_k‖ / M): a client moves the model by at most p_k M.
+
+    The change of the statistics, such as BatchNorm's running means, is clipped separately, to the same threshold.
+
+    Args:
+        max_norm: M, the threshold.
+    """
+
+    def __init__(self, max_norm: float) -> None:
+        if not 0 < max_norm < float("inf"):
+            raise MisconfigurationError(
+                f"max_norm={max_norm}, but the longest update that is left as it is has a finite length above 0:"
+                f" set max_norm of {type(self).__name__} to such a length"
+            )
+        self.max_norm = max_norm
+
+    def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
+        parameters = self.start.parameters + self.clip(self.update_of(state))
+        statistics = self.start.statistics + self.clip(state.statistics - self.start.statistics)
+        super().accumulate(FlatState(parameters, statistics, state.counters), update, weight)
+
+    def clip(self, vector: Tensor) -> Tensor:
+        """Return the vector, shortened to the threshold if it is longer."""
+        return vector * (self.max_norm / vector.norm()).clamp(max=1.0)
+
+    def finish_round(self) -> Aggregate:
+        return Aggregate(self.result(self.mean))

@@ -1,0 +1,59 @@
+"""What robust aggregators share: how many bad clients they expect, and the clients' states side by side."""
+
+from collections.abc import Callable, Iterator
+
+from torch import Tensor
+
+from fl_lightning.aggregation.base import SplitAggregator
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.state import FlatState
+
+#: how many numbers a block has at most, so that comparing the clients of a large model takes little memory
+_BLOCK = 2**22
+
+
+def check_fraction(fraction: float, aggregator: object) -> None:
+    """Reject a fraction of bad clients with which good clients would not be the majority."""
+    name = type(aggregator).__name__
+    if not 0 <= fraction < 0.5:
+        raise MisconfigurationError(
+            f"fraction={fraction}, but more than half of the clients must be good: set fraction of {name} in [0, 0.5)"
+        )
+
+
+def share_of(fraction: float, clients: int) -> int:
+    """Return the fraction of a number of clients, rounded down: 0.29 of 100 is 29, whatever the rounding of floats."""
+    return int(fraction * clients + 1e-9)
+
+
+class ColumnAggregator(SplitAggregator):
+    """Compares the clients entry by entry, parameters and statistics alike.
+
+    Each rank keeps the updates of its own clients. The ranks exchange them in blocks of a few columns, so that no rank
+    holds the updates of all clients at once.
+    """
+
+    def columns(self, part: str) -> Iterator[tuple[slice, Tensor]]:
+        """Yield blocks of one part of all clients' states, on every rank: one row per client, one column per entry.
+
+        Args:
+            part: ``parameters`` or ``statistics``.
+        """
+        size = len(getattr(self.start, part))
+        width = max(_BLOCK // len(self.cohort), 1)
+        for begin in range(0, size, width):
+            place = slice(begin, min(begin + width, size))
+            rows = [getattr(item.state, part)[place] for item in self.received]
+            yield place, self.rows_of_all(rows, width=place.stop - begin)
+
+    def combine(self, function: Callable[[Tensor], Tensor]) -> FlatState:
+        """Return a state whose parameters and statistics are ``function`` of their columns, with the largest counters.
+
+        Args:
+            function: turns a matrix with one row per client into one row.
+        """
+        state = self.layout.zeros(self.dtype, self.device)
+        for part in ("parameters", "statistics"):
+            for place, rows in self.columns(part):
+                getattr(state, part)[place] = function(rows)
+        return FlatState(state.parameters, state.statistics, self.largest_counters)

@@ -1,0 +1,110 @@
+"""Attacks of single clients on their updates. They change the parameters and leave statistics and counters alone."""
+
+from abc import abstractmethod
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fl_lightning.attacks.base import Attack
+from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.randomness import seed_for
+from fl_lightning.core.round import Round
+from fl_lightning.core.state import FlatState, StateLayout
+from fl_lightning.core.transfer import to_device
+from fl_lightning.core.update import ClientUpdate
+from fl_lightning.transforms import UploadTransform
+
+
+class UpdateAttack(Attack, UploadTransform):
+    """Base of the attacks that replace a bad client's Δ_k by something else."""
+
+    @abstractmethod
+    def attack(self, difference: Tensor, client: int, round: Round) -> Tensor:
+        """Return what a bad client sends instead of its update.
+
+        Args:
+            difference: Δ_k, what the client's parameters moved by in its training.
+            client: the client's number.
+            round: the round.
+        """
+
+    def __call__(self, update: ClientUpdate, round: Round, layout: StateLayout) -> ClientUpdate:
+        if not self.is_bad(update.client, round):
+            return update
+        start = layout.flatten(round.start_of(update.client)).parameters
+        trained = layout.flatten(update.state).parameters
+        return with_parameters(update, start + self.attack(trained - start, update.client, round), layout)
+
+
+class SignFlip(UpdateAttack):
+    """Bad clients send -s Δ_k: they move the model away from where their training leads.
+
+    Li, Xu, Chen, Giannakis, Ling. RSA: Byzantine-Robust Stochastic Aggregation Methods for Distributed Learning from
+    Heterogeneous Datasets. AAAI 2019 (the sign-flipping attack).
+
+    Args:
+        share: the share of all clients that is bad.
+        scale: s, how much longer the update becomes.
+    """
+
+    def __init__(self, share: float, scale: float = 1.0) -> None:
+        super().__init__(share)
+        self.scale = _positive("scale", scale, self)
+
+    def attack(self, difference: Tensor, client: int, round: Round) -> Tensor:
+        return -self.scale * difference
+
+
+class ScaledUpdate(UpdateAttack):
+    """Bad clients send s Δ_k, to outweigh the others.
+
+    Bagdasaryan, Veit, Hua, Estrin, Shmatikov. How to Backdoor Federated Learning. AISTATS 2020 (model replacement,
+    eq. 3).
+
+    Args:
+        share: the share of all clients that is bad.
+        scale: s, how much longer the update becomes.
+    """
+
+    def __init__(self, share: float, scale: float = 10.0) -> None:
+        super().__init__(share)
+        self.scale = _positive("scale", scale, self)
+
+    def attack(self, difference: Tensor, client: int, round: Round) -> Tensor:
+        return self.scale * difference
+
+
+class GaussianNoise(UpdateAttack):
+    """Bad clients send noise instead of an update.
+
+    Blanchard, El Mhamdi, Guerraoui, Stainer. Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent.
+    NeurIPS 2017 (section 6, Gaussian).
+
+    Args:
+        share: the share of all clients that is bad.
+        std: standard deviation of the noise in every parameter.
+    """
+
+    def __init__(self, share: float, std: float = 1.0) -> None:
+        super().__init__(share)
+        self.std = _positive("std", std, self)
+
+    def attack(self, difference: Tensor, client: int, round: Round) -> Tensor:
+        # on the CPU, because a GPU's generator would draw other numbers
+        generator = torch.Generator().manual_seed(seed_for("noise of bad clients", round.seed, round.number, client))
+        noise = torch.randn(len(difference), generator=generator, dtype=torch.float32)
+        return self.std * to_device(noise, difference.device).to(difference.dtype)
+
+
+def with_parameters(update: ClientUpdate, parameters: Tensor, layout: StateLayout) -> ClientUpdate:
+    """Return an update with other parameters, given as one vector."""
+    trained = layout.flatten(update.state)
+    state = layout.unflatten(FlatState(parameters, trained.statistics, trained.counters), like=update.state)
+    return replace(update, state=state)
+
+
+def _positive(name: str, value: float, attack: object) -> float:
+    if not 0 < value < float("inf"):
+        raise MisconfigurationError(f"{name}={value}: set {name} of {type(attack).__name__} to a finite number above 0")
+    return value

@@ -1,0 +1,76 @@
+"""Errors of the libraries underneath that are a mistake in the configuration, in one line."""
+
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from fl_lightning.core.errors import MisconfigurationError
+
+#: folders of code that is not the user's own
+_LIBRARIES = tuple(
+    str(folder)
+    for folder in {
+        *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *(Path(folder).resolve() for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))),
+        *(Path(module.__file__ or "").resolve().parent for module in [sys.modules["fl_lightning"]]),
+    }
+)
+
+
+def explain_failure(error: BaseException) -> MisconfigurationError | None:
+    """Return a one-line error for one that a library raised while it was being configured.
+
+    Errors in the user's own code return None, because their traceback shows where to correct it.
+    """
+    cause = _first_cause(error)
+    if isinstance(cause, MisconfigurationError):
+        return cause
+    frames = _frames(cause.__traceback__) + _frames(error.__traceback__)
+    if any(_is_users(frame) for frame in frames):
+        return None
+    made = _class_that_was_made(_frames(cause.__traceback__))
+    text = " ".join(str(cause).split()) or "no reason given"
+    where = f"{made} cannot be made with these arguments" if made else "the configuration cannot be used"
+    return MisconfigurationError(f"{where}, {type(cause).__name__}: {_shortened(text)}: change what it names")
+
+
+def is_lightnings_mistake(error: BaseException) -> bool:
+    """Return whether this is an error that Lightning raises for a user's mistake, in either of its copies."""
+    if isinstance(error, RuntimeError) and str(error).startswith("Early stopping conditioned on metric"):
+        return True  # the metric is never logged, which is known after the first round
+    return any(base.__name__ == "MisconfigurationException" for base in type(error).__mro__)
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Return the error that the parser has wrapped in others, or one that already explains the mistake."""
+    while error.__cause__ is not None and not isinstance(error, MisconfigurationError):
+        error = error.__cause__
+    return error
+
+
+def _frames(trace: TracebackType | None) -> list[FrameType]:
+    return [frame for frame, _ in traceback.walk_tb(trace)]
+
+
+def _is_users(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    if file.startswith("<") or frame.f_globals.get("__name__", "").partition(".")[0] == "fl_lightning":
+        return False
+    return not str(Path(file).resolve()).startswith(_LIBRARIES)
+
+
+def _class_that_was_made(frames: list[FrameType]) -> str | None:
+    """Return the name of the class whose constructor failed. Constructors of the command line itself do not count."""
+    for frame in frames:
+        made = frame.f_locals.get("self")
+        package = frame.f_globals.get("__name__", "")
+        is_command = package.endswith(".cli") or package.startswith(("fl_lightning.cli", "jsonargparse"))
+        if frame.f_code.co_name == "__init__" and made is not None and not is_command:
+            return type(made).__name__
+    return None
+
+
+def _shortened(text: str, length: int = 300) -> str:
+    return text if len(text) <= length else f"{text[:length]}..."

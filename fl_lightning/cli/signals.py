@@ -1,0 +1,64 @@
+"""Ctrl-C and SIGTERM: one line and the right exit code, from the first import of the command to its last line."""
+
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+_WORDS = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated"}
+
+
+class Terminated(KeyboardInterrupt):
+    """Raised by SIGTERM. Whoever cleans up after Ctrl-C, such as Lightning, does the same after SIGTERM."""
+
+
+def exit_code(interrupt: KeyboardInterrupt) -> int:
+    """Return the exit code of a command that was interrupted."""
+    return 128 + (signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT)
+
+
+def describe(interrupt: KeyboardInterrupt) -> str:
+    """Return the word with which a command says that it was interrupted."""
+    return _WORDS[signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT]
+
+
+def end_at_once() -> None:
+    """Let a signal end the process at once, with one line: there is nothing to clean up while a command starts or ends.
+
+    An exception would be no good then. Many libraries turn one in an import of theirs into another error, or print it.
+    """
+    _install(_end)
+
+
+def raise_interrupts() -> None:
+    """Let a signal raise ``KeyboardInterrupt`` or :class:`Terminated`, so that the command can clean up."""
+    _install(_end if _is_other_rank() else _raise)
+
+
+def are_installed() -> bool:
+    """Return whether the command handles the signals of this process, and not a program that calls it."""
+    return signal.getsignal(signal.SIGTERM) in (_raise, _end)
+
+
+def _install(handler: Callable[[int, FrameType | None], NoReturn]) -> None:
+    for number in _WORDS:
+        # A shell starts background jobs with Ctrl-C ignored, and they are to go on ignoring it.
+        if signal.getsignal(number) is not signal.SIG_IGN or number is signal.SIGTERM:
+            signal.signal(number, handler)
+
+
+def _raise(number: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    if _is_other_rank():
+        os._exit(0)  # rank zero explains it; any other code would make Lightning kill rank zero
+    os.write(2, f"{_WORDS[signal.Signals(number)]}.\n".encode())
+    os._exit(128 + number)
+
+
+def _is_other_rank() -> bool:
+    """Return whether Lightning started this process beside rank zero, which is the user's command."""
+    return os.environ.get("LOCAL_RANK", "0") != "0"
