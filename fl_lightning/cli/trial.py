@@ -15,4 +15,4 @@ class TrialBatch(Callback):
         assert isinstance(pl_module, FederatedModule)
         module = pl_module.module
         assert isinstance(module, LightningModule)
-        pl_module.server.client.try_batch(module)
+        pl_module.server.training.try_batch(module)

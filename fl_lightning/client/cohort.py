@@ -47,6 +47,15 @@ class CohortTraining(ABC):
         A client that sends nothing is yielded as a :class:`~fl_lightning.core.update.LostClient`.
         """
 
+    def try_batch(self, module: LightningModule) -> None:
+        """Reject a model or an optimiser that does not fit the data, if that can be found out here.
+
+        Call this after :meth:`prepare`.
+
+        Args:
+            module: the global model.
+        """
+
     @abstractmethod
     def release(self) -> None:
         """Release what :meth:`prepare` got, at the end of a fit."""

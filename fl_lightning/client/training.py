@@ -162,13 +162,7 @@ class LocalTraining(CohortTraining):
         self._vectorized = self._vectorize(module, in_place, max_batches)
 
     def try_batch(self, module: LightningModule) -> None:
-        """Reject a model or an optimiser that does not fit the data, by training on one batch without a trace.
-
-        Call this after :meth:`prepare`.
-
-        Args:
-            module: the global model.
-        """
+        """Reject a model or an optimiser that does not fit the data, by training on one batch without a trace."""
         round = Round(number=0, num_rounds=None, seed=self._participants.data.seed, start=snapshot(module))
         with preserved_generators(), self._participants.no_autocast(), without_announcements():
             self._trainers.try_batch(round)

@@ -1,6 +1,7 @@
 """Nodes that die, come back, do not fit, or answer nonsense."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,7 @@ from fl_lightning.flower.tensors import decode, encode
 from tests.flower.loopback import Federation
 from tests.toys import Net, federate, identical
 
-# A lost client is lost again in later rounds, until its node is back.
+# A client that is lost is lost again in later rounds, until its node is back.
 pytestmark = pytest.mark.filterwarnings("ignore:client . is lost to round")
 
 PARTITION = ClassesPerClient(3, 2)
@@ -39,6 +40,7 @@ class Participants(RoundCallback):
     def __init__(self, before=None) -> None:
         self.before = before or {}
         self.took_part: list[list[int]] = []
+        self.lost: list[str] = []
 
     def on_round_start(self, trainer, pl_module, round, clients):
         self.took_part.append([])
@@ -46,6 +48,9 @@ class Participants(RoundCallback):
 
     def on_client_end(self, trainer, pl_module, round, update, weight):
         self.took_part[-1].append(update.client)
+
+    def on_client_lost(self, trainer, pl_module, round, lost):
+        self.lost.append(f"client {lost.client}: {lost.reason}")
 
 
 def answering(federation: Federation, number: int, change) -> None:
@@ -143,7 +148,7 @@ NONSENSE = {
     ),
     "a wrong type": (
         lambda reply: with_state(reply, lambda state: {n: v.to(torch.int64) for n, v in state.items()}),
-        "holds torch.int64 numbers",
+        "is of type torch.int64",
     ),
     "an unknown entry": (
         lambda reply: with_state(reply, lambda state: {**state, "other": torch.zeros(1)}),
@@ -154,7 +159,7 @@ NONSENSE = {
         lambda reply: replace(reply, note={**reply.note, "num_samples": -5}),
         "num_samples=-5 is not a count",
     ),
-    "no samples": (lambda reply: replace(reply, note={**reply.note, "num_samples": 0}), "it reports 0 samples"),
+    "no samples": (lambda reply: replace(reply, note={**reply.note, "num_samples": 0}), "it has 0 samples"),
     "missing bytes": (
         lambda reply: replace(reply, groups={**reply.groups, "state": reply.groups["state"][:-1]}),
         "state has too few bytes",
@@ -168,21 +173,22 @@ NONSENSE = {
 }
 
 
-@pytest.mark.parametrize("name", NONSENSE)
-def test_nonsense_from_a_node_is_treated_as_client_on_error_says(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "policy"), [*((name, "drop") for name in NONSENSE), ("NaN", "raise"), ("an error", "raise")]
+)
+def test_nonsense_from_a_node_is_treated_as_client_on_error_says(name, policy, tmp_path):
     change, reason = NONSENSE[name]
-    for policy in ("raise", "drop"):
-        server = {"client": LocalTraining(on_error=policy)}
-        with Federation(Net, lambda: make_server(**server), PARTITION, tmp_path, nodes=3) as federation:  # noqa: B023
-            answering(federation, 1, change)
-            watcher = Participants()
-            if policy == "raise":
-                with pytest.raises(Exception, match=f"client 1 failed in round 1: .*{reason}"):
-                    federation.run(rounds=1, callbacks=[watcher])
-            else:
-                with pytest.warns(UserWarning, match=f"client 1 was dropped from round 1: .*{reason}"):
-                    federation.run(rounds=1, callbacks=[watcher])
-                assert watcher.took_part == [[0, 2]]
+    server = {"client": LocalTraining(on_error=policy)}
+    with Federation(Net, lambda: make_server(**server), PARTITION, tmp_path, nodes=3) as federation:
+        answering(federation, 1, change)
+        watcher = Participants()
+        if policy == "raise":
+            with pytest.raises(Exception, match=f"client 1 failed in round 1: .*{reason}"):
+                federation.run(rounds=1, callbacks=[watcher])
+        else:
+            federation.run(rounds=1, callbacks=[watcher])
+            assert watcher.took_part == [[0, 2]]
+            assert re.match(f"client 1: .*{reason}", *watcher.lost)
 
 
 def introduced(federation: Federation, number: int, **changes) -> None:

@@ -1,0 +1,50 @@
+"""The command lines of the server and of the nodes, in one process."""
+
+import threading
+
+from fl_lightning.flower.cli import NodeCLI, ServerCLI, node_arguments
+from tests.flower.loopback import LoopbackPost
+from tests.runs import fl_lightning, scalars, succeeded, weights, write_config
+from tests.toys import identical
+
+
+def test_server_and_nodes_with_one_config_end_like_fit(tmp_path, monkeypatch, alone):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fl-lightning"])
+    partition = {"class_path": "ClassesPerClient", "init_args": {"num_clients": 3, "classes": 2}}
+    selection = {"class_path": "AllClients"}
+    config = str(
+        write_config(
+            tmp_path / "run.yaml",
+            data={"partition": partition, "selection": selection},
+            server={"aggregator": "FedBN"},
+            trainer={"max_epochs": 2},
+        )
+    )
+    succeeded(fl_lightning("fit", "--config", config, "--trainer.default_root_dir", tmp_path / "sim"))
+    post, end, threads = LoopbackPost(), threading.Event(), []
+    for number in (0, 1):
+        node_config = {"partition-id": number, "num-partitions": 2}
+        ready = threading.Event()
+
+        def serve(answer, number=number, ready=ready) -> None:
+            post.answers[number] = answer
+            ready.set()
+            end.wait()
+
+        arguments = (node_arguments(config, node_config), node_config, tmp_path / str(number), serve)
+        threads.append(threading.Thread(target=NodeCLI, args=arguments, daemon=True))
+        threads[-1].start()
+        assert ready.wait(60)
+    try:
+        ServerCLI(["fit", "--config", config], post)
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join(60)
+    run, simulation = tmp_path / "runs/run/version_0", tmp_path / "sim/run/version_0"
+    assert identical(weights(run), weights(simulation))
+    logged, expected = scalars(run), scalars(simulation)
+    measured = {tag: logged.pop(tag) for tag in ("wire/up", "wire/down")}
+    assert all(len(values) == 2 and min(value for _, value in values) > 0 for values in measured.values())
+    assert logged == expected
