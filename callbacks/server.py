@@ -397,7 +397,7 @@ class FederatedServer(RoundRunner):
 
     def _check_cohort(self, data: FederatedDataModule) -> None:
         clients = len(data.cohort(0))
-        if clients < self.min_clients:
+        if self.aggregator.needs_clients and clients < self.min_clients:
             raise MisconfigurationError(
                 f"min_clients={self.min_clients}, but a round has {clients} clients: set server.min_clients to"
                 f" {clients} or less, or select more clients"

@@ -64,7 +64,7 @@ class LostClients:
                 raise RoundFailedError(f"client {number} failed in round {self._round}: {reason}") from cause
             for number, reason in reasons:
                 rank_zero_info(f"client {number} was dropped from round {self._round}: {reason}")
-        if totals.clients < self._min_clients:
+        if totals.lost and totals.clients < self._min_clients:  # without a loss, the selection wanted so few
             raise RoundFailedError(
                 f"round {self._round} has lost {totals.lost} of its {totals.clients + totals.lost} clients, but"
                 f" server.min_clients={self._min_clients}: lower server.min_clients, or select more clients per round"

@@ -10,7 +10,7 @@ from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import FederatedDataModule
 
 #: code that only fails if it is given what it cannot use; an error in any other code is the user's to correct
-_LIBRARIES = ("torch", "torchvision", "torchmetrics", "fl_lightning")
+_LIBRARIES = ("torch", "torchvision", "torchmetrics", "jsonargparse", "fl_lightning")
 
 
 def check_num_classes(module: nn.Module, data: FederatedDataModule) -> None:

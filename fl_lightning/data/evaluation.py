@@ -78,8 +78,9 @@ class SlicedLoader(DataLoader):
 
     def _batches(self) -> Iterator[list[Tensor]]:
         assert self.batch_size is not None
-        unchanged = all(tensor.is_contiguous() for tensor in self.tensors)
-        versions = [tensor._version for tensor in self.tensors]
+        # Changes to tensors that were made in inference mode are not counted, so a step that makes one goes unnoticed.
+        unchanged = all(tensor.is_contiguous() and not tensor.is_inference() for tensor in self.tensors)
+        versions = [tensor._version for tensor in self.tensors] if unchanged else []
         for number in self.numbers:
             samples = slice(number * self.batch_size, (number + 1) * self.batch_size)
             batch = [tensor[samples] for tensor in self.tensors]

@@ -131,7 +131,7 @@ def test_a_resumed_run_has_one_layout(tmp_path):
 def test_without_tensorboard_nothing_is_written(tmp_path):
     logger = CSVLogger(tmp_path, "", version="run")
     federate(callbacks=[TensorBoardLayout(), HyperParameters()], logger=logger, rounds=1)
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {"metrics.csv", "hparams.yaml"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"metrics.csv", "hparams.yaml", "provenance.yaml"}
 
 
 def hparams(run, tag: str):

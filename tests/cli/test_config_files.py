@@ -16,7 +16,7 @@ def test_config_files_are_found_on_the_command_line(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "c.yaml is empty, not a config: write sections, such as client, data, model, server, trainer"),
+        ("", "c.yaml is empty, not a config: write sections, such as client, data, federation, model, server, trainer"),
         ("text", "c.yaml is a text, not a config"),
         ("server: null", "c.yaml: server is null, but it is a section: give it settings, or leave it out"),
         ("server: 1", "c.yaml: server is a number, but it is a section"),

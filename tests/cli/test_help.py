@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-SECTIONS = ["model", "data", "client", "server", "trainer"]
+SECTIONS = ["model", "data", "client", "server", "federation", "trainer"]
 
 
 @pytest.fixture
@@ -33,7 +33,10 @@ def test_the_help_is_short_and_has_every_option_with_an_explanation(fit_help, ru
 
 def test_an_option_names_the_classes_of_this_package_that_it_accepts(fit_help):
     words = " ".join(fit_help.split())
-    assert "how the clients' updates become the next global model; by default FedAvg (such as FedAdp, FedAvg," in words
+    assert (
+        "how the clients' updates become the next global model; by default FedAvg (such as CoordinateMedian, DPFedAvg,"
+        in words
+    )
     assert "--server.weighting {samples,uniform}" in words
     assert "TracedOps" not in words
 
@@ -52,5 +55,5 @@ def test_commands_have_their_own_options(run):
 
 
 def test_a_mistyped_command_is_reported_with_the_commands_that_exist(run):
-    commands = "fit, validate, test, predict, partition, compare, report"
+    commands = "fit, validate, test, predict, partition, compare, report, flower"
     assert run("fitt") == (2, "", f"error: fitt is not a command: use {commands}\n")

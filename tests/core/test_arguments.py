@@ -25,6 +25,10 @@ OWN = {
     "FavouriteClass": {"num_clients": 4, "eta": 0.5},
     "Shards": {"num_clients": 4, "shards_per_client": 2},
     "ByList": {"lists": [[0, 1], [2]]},
+    "PoissonClients": {"rate": 0.5},
+    "NormClipping": {"max_norm": 1.0},
+    "DPFedAvg": {"max_norm": 1.0, "noise_multiplier": 1.0},
+    "TopK": {"fraction": 0.1},
 }
 
 

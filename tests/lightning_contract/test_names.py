@@ -253,8 +253,8 @@ def private_names(source: str) -> set[str]:
     return found - own
 
 
-#: private names of torch and torchmetrics that have no public equivalent
-_ALLOWED = {"_sync_dist", "_version", "_ops", "_schema", "_unsafe_view"}
+#: private names of torch, torchmetrics and os that have no public equivalent
+_ALLOWED = {"_exit", "_sync_dist", "_version", "_ops", "_schema", "_unsafe_view"}
 
 
 def test_private_names_are_used_in_one_folder_only():

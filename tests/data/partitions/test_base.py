@@ -17,6 +17,7 @@ from fl_lightning.data import (
     FreshDraw,
     MixedNodes,
     Partition,
+    PoissonClients,
     RandomClients,
     Selection,
     SequentialClients,
@@ -96,6 +97,7 @@ PARTITIONS_AND_SELECTIONS = [
     MixedNodes([1, "iid"], samples_per_node=5, sizes="power_law", exponent=2.0, min_samples=2),
     RandomClients(count=3),
     SequentialClients(fraction=0.5),
+    PoissonClients(rate=0.5),
     Shards(7, shards_per_client=3),
 ]
 
