@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from tests.runs import write_config
+from tests.runs import collect_garbage, write_config
 from tests.turns import turn
 
 # They need libraries that are not installed here; `make test-thirdparty` runs them.
@@ -80,7 +80,7 @@ def run(tmp_path, monkeypatch, capsys):
             code = 0
         except SystemExit as exit:
             code = exit.code or 0
-        gc.collect()  # runs are reference cycles, and some of them hold hundreds of megabytes
+        collect_garbage()
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 

@@ -124,6 +124,18 @@ CLIENT_CALLBACKS = {"Ditto": [Ditto(lam=0.5)]}
 #: algorithms that remember something about each client; the others never use the store
 WITH_MEMORY = ("FedDNA", "Scaffold", "FedBN", "FedMA", "FedMA with BatchNorm", "FedDyn", "Ditto")
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+#: algorithms that send, reduce and remember what another one does; what starts processes or kills runs is slow for them
+SIMILAR = ("FedProx", "FedNNNN", "NormNorm", "Momentum", "FedAvgLastFC", "FedMA in one shot", "CoordinateMedian")
+SIMILAR += ("TrimmedMean", "MultiKrum", "GeometricMedian", "NormClipping")
+
+
+def slow_if(similar: bool) -> tuple[pytest.MarkDecorator, ...]:
+    return (pytest.mark.slow,) if similar else ()
+
+
+each_kind = pytest.mark.parametrize(
+    "algorithm", [pytest.param(name, marks=slow_if(name in SIMILAR)) for name in ALGORITHMS]
+)
 
 
 def fitting_model(algorithm: str) -> Images:
@@ -221,11 +233,8 @@ def test_a_combination_that_cannot_work_is_refused_before_training_with_the_reas
 in_memory_or_folder = pytest.mark.parametrize(
     ("algorithm", "folder"),
     [
-        *((name, False) for name in ALGORITHMS),
-        *(
-            pytest.param(name, True, marks=() if name in ("Scaffold", "Ditto") else pytest.mark.slow)
-            for name in WITH_MEMORY
-        ),
+        *(pytest.param(name, False, marks=slow_if(name in SIMILAR)) for name in ALGORITHMS),
+        *(pytest.param(name, True, marks=slow_if(name not in ("Scaffold", "Ditto"))) for name in WITH_MEMORY),
     ],
 )
 
@@ -239,7 +248,7 @@ def test_two_processes_give_the_same_result_as_one_with_an_odd_number_of_clients
         torch.testing.assert_close(one[name], two[name], rtol=1e-6, atol=1e-6)
 
 
-@each_algorithm
+@each_kind
 def test_two_processes_resume_a_run_of_one_with_fewer_clients_than_processes(algorithm, tmp_path):
     options = {"selection": RandomClients(count=1), "partition": ClassesPerClient(3, 2)}
     whole, _ = run(algorithm, devices=1, rounds=4, **options)

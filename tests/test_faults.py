@@ -14,7 +14,7 @@ from fl_lightning.core.errors import RoundFailedError
 from fl_lightning.transforms import UploadTransform
 from tests.faults import Without, kept, run, same, spoil
 from tests.kill import Kill
-from tests.test_every_algorithm import ALGORITHMS, Images, each_algorithm, fitting_model
+from tests.test_every_algorithm import ALGORITHMS, Images, each_kind, fitting_model
 from tests.toys import identical
 
 #: in two rounds, three clients fail in three ways
@@ -34,7 +34,7 @@ STOPPED = ("FedNNNN by layer", "Scaffold", "FedMA")
 EXPLOSION = ("all clients at once", "exception")
 
 
-@each_algorithm
+@each_kind
 def test_a_round_that_drops_a_client_is_a_round_without_it(algorithm):
     dropped, trainer = run(algorithm, PLAN, rounds=2, client=DROP)
     expected, without = run(algorithm, {}, rounds=2, selection=Without(PLAN))

@@ -18,7 +18,7 @@ from fl_lightning.data import IID, ClassesPerClient, RandomClients
 from fl_lightning.transforms import BernoulliMask
 from tests.callbacks.test_server import Keep
 from tests.test_equivalence import SameBatches
-from tests.test_every_algorithm import ALGORITHMS, Images, run, run_until_killed
+from tests.test_every_algorithm import ALGORITHMS, SIMILAR, Images, run, run_until_killed, slow_if
 from tests.toys import Net, federate, identical, quiet_trainer
 
 
@@ -133,7 +133,10 @@ def test_a_federation_of_one_client_equals_a_plain_run(name):
     assert identical(dict(federated.state_dict()), dict(plain.state_dict()))
 
 
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if "FedMA" not in name])
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(name, marks=slow_if(name in SIMILAR)) for name in ALGORITHMS if "FedMA" not in name],
+)
 def test_every_algorithm_averages_a_mean_teacher(algorithm):
     keep = Keep()
     train("mean teacher", algorithm, rounds=2, server_callbacks=[keep])

@@ -25,11 +25,7 @@ SUITES = {path.stem: path for path in sorted(PAPERS.rglob("*.yaml")) if "rows" i
 #: a few small cells: rows, columns, cells of their own, parameters, and a run that needs another run
 SMALL = {
     "fednnnn_table2_mnist": ["FedProx, IID - UB", "Norm-Norm, IID - B", "FedNNNN, non-IID - UB"],
-    "fednnnn_figures3_4": ["one client"],
-    "fednnnn_eta_mnist": ["FedAvg, 0.15"],
-    "fedadp_figure3_mnist": ["FedAvg, 3 IID + 7 non-IID (2)"],
     "fedadp_figure6": ["FedAdp, 8"],
-    "fedadp_figure7": ["FedAvg"],
     "fedns_table1": ["FedAvg+lastFC, non-iid", "FedNS, non-iid"],
     "feddna_table1": ["Central, LeNet@MNIST", "FedDNA, LeNet@MNIST", "Fed-GN, BiLSTM@Sent140", "FedMA, LeNet@F-MNIST"],
 }

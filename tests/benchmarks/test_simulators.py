@@ -25,6 +25,7 @@ def benchmark_modules(monkeypatch):
             del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_the_plain_loop_and_ours_end_with_the_same_model(alone, benchmark_modules, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["simulators", *TINY.split(), "--out", str(tmp_path)])
     runpy.run_path(str(FOLDER), run_name="__main__")
