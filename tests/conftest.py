@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -17,8 +18,17 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["OMP_NUM_THREADS"] = "1"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the longest test, so that another one that uses much memory need not wait for it."""
+    """Make cases between those of a spread slow. Start with the longest test, so that no other one waits for it."""
+    counts: Counter[str] = Counter()
+    for item in items:
+        spread = item.get_closest_marker("spread")
+        if spread is not None and item.get_closest_marker("slow") is None:
+            name = item.nodeid.partition("[")[0]
+            if counts[name] % spread.args[0]:
+                item.add_marker(pytest.mark.slow)
+            counts[name] += 1
     items.sort(key=lambda item: "tests/gpu/" not in item.nodeid)
 
 

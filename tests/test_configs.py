@@ -67,6 +67,7 @@ def data(files, tmp_path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("config", COMPLETE, ids=lambda path: path.stem)
 def test_every_setting_trains_for_two_rounds(data, alone, tmp_path, config):
     options = [*SHORT, *INSTEAD.get(config.stem, [])]
@@ -119,6 +120,7 @@ def test_the_three_parts_of_n_fedavg_together_are_its_overlay(run):
     assert parts == restarts
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("overlay", PARTITIONS, ids=lambda path: path.stem)
 def test_every_partition_fits_the_data_of_its_paper(run, data, overlay):
     paper = overlay.stem.split("_")[0]

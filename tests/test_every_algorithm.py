@@ -182,6 +182,7 @@ COMBINATIONS = [
 ]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("algorithm", "part"), COMBINATIONS)
 def test_every_algorithm_works_with_every_other_part(algorithm, part):
     start = {name: value.clone() for name, value in fitting_model(algorithm).state_dict().items()}
@@ -239,6 +240,7 @@ in_memory_or_folder = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.spread(3)
 @in_memory_or_folder
 def test_two_processes_give_the_same_result_as_one_with_an_odd_number_of_clients(algorithm, folder, tmp_path):
     options = {"selection": RandomClients(count=3), "partition": ClassesPerClient(7, 2), "rounds": 3}
@@ -248,6 +250,7 @@ def test_two_processes_give_the_same_result_as_one_with_an_odd_number_of_clients
         torch.testing.assert_close(one[name], two[name], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.spread(3)
 @each_kind
 def test_two_processes_resume_a_run_of_one_with_fewer_clients_than_processes(algorithm, tmp_path):
     options = {"selection": RandomClients(count=1), "partition": ClassesPerClient(3, 2)}
@@ -278,6 +281,7 @@ def run_until_killed(round_: int, moment: str, **options) -> None:
     assert process.exitcode == -signal.SIGKILL
 
 
+@pytest.mark.spread(3)
 @in_memory_or_folder
 def test_a_run_that_is_killed_three_times_ends_like_an_uninterrupted_one(algorithm, folder, tmp_path):
     options = {"algorithm": algorithm, "selection": RandomClients(count=3), "rounds": 5}

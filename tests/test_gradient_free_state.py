@@ -133,6 +133,7 @@ def test_a_federation_of_one_client_equals_a_plain_run(name):
     assert identical(dict(federated.state_dict()), dict(plain.state_dict()))
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     "algorithm",
     [pytest.param(name, marks=slow_if(name in SIMILAR)) for name in ALGORITHMS if "FedMA" not in name],
@@ -148,6 +149,7 @@ def test_every_algorithm_averages_a_mean_teacher(algorithm):
             assert not torch.equal(updates[0][0].state[name], updates[1][0].state[name])
 
 
+@pytest.mark.spread(3)
 @each_module
 @pytest.mark.parametrize("algorithm", ["Scaffold", "FedDyn", "FedNNNN", "FedAdp"])
 def test_algorithms_with_memory_and_momentum_train_every_module(name, algorithm):

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -327,10 +328,13 @@ def arguments() -> Iterator[Mutation]:
                 wrong = True if is_number and (slot, name) not in _LOOSE and not exempt else None
                 yield mutation(f"{label}: {name} is {kind}", _with_argument(config, slot, name, value), wrong)
             for kind, value in ODD_NUMBERS.items():
-                yield mutation(f"{label}: {name} is {kind}", _with_argument(config, slot, name, value))
+                if (name, kind) not in _START_PROCESSES:
+                    yield mutation(f"{label}: {name} is {kind}", _with_argument(config, slot, name, value))
             yield mutation(f"{label}: {name} is a list of itself", _with_argument(config, slot, name, [right]))
 
 
+#: values with which Lightning would start the test process again
+_START_PROCESSES = set(product(("devices", "num_nodes"), ("text number", "hex", "huge", "2**63")))
 #: arguments of Lightning and torch that accept almost anything
 _LOOSE = {
     *(("trainer", name) for name in ("default_root_dir", "max_time", "devices", "strategy", "deterministic")),

@@ -74,6 +74,7 @@ def test_what_fits_is_accepted(value, hint):
     check_named_classes("slot", value, hint)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize(
     "key",
     [

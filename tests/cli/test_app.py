@@ -141,6 +141,7 @@ def test_any_torch_optimiser_can_be_the_server_optimiser(run):
     assert "FedAvg with Adagrad" in out
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -276,11 +277,8 @@ def test_clients_of_the_command_train_at_once(run):
     assert code == 0, err
 
 
-@pytest.mark.parametrize(
-    "overlay",
-    [pytest.param(path, marks=() if number % 3 == 0 else pytest.mark.slow) for number, path in enumerate(OVERLAYS)],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.spread(5)
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
 def test_every_algorithm_and_every_attack_runs_from_its_overlay_on_the_demo(run, overlay):
     if overlay.stem == "dp_fedavg":
         pytest.importorskip("dp_accounting", reason="dp-accounting (extra privacy) is not installed")

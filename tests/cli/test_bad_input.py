@@ -75,6 +75,7 @@ CASES = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("case", CASES)
 def test_a_setting_that_cannot_work_is_refused_in_one_line(run, case):
     arguments, problem = CASES[case]

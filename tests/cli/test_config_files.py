@@ -13,6 +13,7 @@ def test_config_files_are_found_on_the_command_line(tmp_path, monkeypatch):
     assert list(config_files(args)) == [Path("a.yaml"), Path("b.yaml")]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

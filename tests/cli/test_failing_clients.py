@@ -69,6 +69,7 @@ def test_local_epochs_are_a_number_or_two(run, tmp_path, given, saved):
     assert config["client"]["epochs"] == saved
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [

@@ -42,6 +42,7 @@ def check(mutations: list[Mutation], folder: Path) -> None:
     assert not bad, "\n".join(bad)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_a_mutated_config_trains_or_is_refused_in_one_line(tmp_path, part):

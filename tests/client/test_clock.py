@@ -125,6 +125,7 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_one_client_with_a_scheduler_equals_one_plain_trainer(name):
     federated, _ = federated_run(seeded(SCHEDULES[name]))

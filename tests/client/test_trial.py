@@ -52,6 +52,7 @@ CASES = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("case", CASES)
 def test_a_model_that_does_not_fit_is_refused_before_the_first_round(run, tmp_path, case):
     changes, problem = CASES[case]

@@ -39,6 +39,7 @@ def states(make_module, *arguments, **options):
     return [end(execution, make_module, *arguments, **options) for execution in ("trainer", "vectorized")]
 
 
+@pytest.mark.spread(3)
 @mostly_ragged
 @each_algorithm
 def test_every_algorithm(algorithm, partition):
