@@ -176,6 +176,7 @@ def test_many_clients_do_not_get_one_curve_each(tmp_path):
         assert few <= {tag.removeprefix(prefix) for tag in rows[0]}
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_diagnostics_work_with_every_algorithm_and_do_not_disturb_it(algorithm, tmp_path):
     options = {"selection": RandomClients(count=2), "rounds": 2}

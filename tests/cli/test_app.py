@@ -232,6 +232,7 @@ def test_a_bug_keeps_its_traceback(run, tmp_path, monkeypatch):
         run("fit", "--config", "run.yaml")
 
 
+@pytest.mark.slow
 def test_no_key_of_the_demo_only_repeats_a_default(run):
     def leaves(tree, prefix=()):
         for key, value in tree.items() if isinstance(tree, dict) else ():

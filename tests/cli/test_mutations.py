@@ -56,6 +56,7 @@ def test_thousands_of_mutated_configs_train_or_are_refused_in_one_line(tmp_path,
     check(every_mutation()[part :: 4 * _PARTS], tmp_path)
 
 
+@pytest.mark.slow
 def test_mutations_are_always_the_same_and_have_names_of_their_own():
     once, again = every_mutation(100), every_mutation(100)
     assert once == again

@@ -44,6 +44,7 @@ def test_the_apps_config_is_a_config_of_fit(run, tmp_path):
     assert code == 0, err
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

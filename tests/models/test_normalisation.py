@@ -67,6 +67,7 @@ def torchvision_net(request) -> nn.Module:
     return TorchvisionNet(request.param)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("kind", ["group", "layer", "none"])
 def test_torchvisions_networks_train_without_batch_norm(torchvision_net, kind):
     torch.manual_seed(1)

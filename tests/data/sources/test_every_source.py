@@ -23,6 +23,7 @@ def linear(inputs: int, classes: int = 10) -> dict:
 BILSTM = {"net": {"class_path": "BiLSTM", "init_args": {"vocabulary_size": 50, "hidden": 4}}, "num_classes": 2}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:pytorch_lightning.cli")
 @pytest.mark.parametrize(
     ("source", "arguments", "write", "model", "data"),
