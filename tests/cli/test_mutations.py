@@ -1,5 +1,6 @@
 """Wrong and odd configs: each of them trains or ends with one line before the first round, and none runs a command."""
 
+import gc
 import logging
 from collections import Counter
 from inspect import isabstract, isclass, signature
@@ -14,7 +15,6 @@ import fl_lightning.transforms
 from tests.cli.mutations import KINDS, Mutation, every_mutation, spread
 from tests.cli.mutations.right_configs import right_configs
 from tests.cli.mutations.running import GOOD, one_parser, run
-from tests.runs import collect_garbage
 
 #: how many mutations of each kind ``make test`` runs, fewer of those that train; ``make test-all`` runs all
 _COUNTS = {"valid": 10, "structural": 70, "arguments": 70, "classes": 60, "settings": 15, "files": 39, "pairs": 60}
@@ -45,7 +45,7 @@ def check(parser, tmp_path):
             folder.mkdir()
             outcome, message = run(mutation, folder)
             if number % 20 == 19:
-                collect_garbage()
+                gc.collect()
             late = outcome == "one line after a round" and any(part in message for part in _MAY_TAKE_A_ROUND)
             if outcome not in GOOD and not late:
                 bad.append(f"{outcome}: {mutation.name}: {message}")
