@@ -234,7 +234,7 @@ class FederatedServer(RoundRunner):
         tally = Tally(pl_module.device, bool(self.client.log_metrics))
         # Waiting for a GPU once per client is the price of dropping a client before anything has seen its update.
         wait = self.client.on_error == "drop" or pl_module.device.type == "cpu"
-        is_unsound = SoundnessCheck(self.aggregator.layout, round.start, wait)
+        is_unsound = SoundnessCheck(self.aggregator.layout, round.start, self.aggregator.extras_shapes(), wait)
         lost = LostClients(round.number, self.client.on_error, self.min_clients, self._folder)
 
         for watcher in watchers:
