@@ -7,7 +7,8 @@ Pillutla, Kakade, Harchaoui. Robust Aggregation for Federated Learning. IEEE Tra
 import torch
 from torch import Tensor
 
-from fl_lightning.aggregation.base import Aggregate, SplitAggregator
+from fl_lightning.aggregation.base import Aggregate
+from fl_lightning.aggregation.split import SplitAggregator
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.state import FlatState
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
-from fl_lightning.aggregation.base import SplitAggregator
+from fl_lightning.aggregation.split import SplitAggregator
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.state import FlatState
 
