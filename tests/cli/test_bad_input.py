@@ -27,11 +27,11 @@ CASES = {
     ),
     "no steps": (
         ["--client.max_steps", 0],
-        "max_steps=0, but a client must train: set client.max_steps above 0, or leave it out",
+        "max_steps=0, but a client must train: set client.max_steps above 0, or to -1",
     ),
     "no batches": (
         ["--client.limit_train_batches", 0],
-        "limit_train_batches=0, but a client must train: set client.limit_train_batches above 0, or leave it out",
+        "limit_train_batches=0, but a client must train: set client.limit_train_batches above 0",
     ),
     "no accumulated batches": (
         ["--client.accumulate_grad_batches", 0],
