@@ -17,6 +17,9 @@ from fl_lightning.core.state import FlatState
 from fl_lightning.core.transfer import to_device
 from fl_lightning.core.update import ClientUpdate
 
+#: with far more noise, the accountant computes the logarithm of 0, and ε has long been 0
+_MOST_NOISE = 1e6
+
 
 class DPFedAvg(NormClipping):
     """w ← w + (Σ Δ_k / max(1, ‖Δ_k‖ / S) + N(0, z² S²)) / m: the mean of clipped updates, with noise.
@@ -41,7 +44,10 @@ class DPFedAvg(NormClipping):
 
     def __init__(self, max_norm: float, noise_multiplier: float, delta: float = 1e-5) -> None:
         super().__init__(max_norm)
-        check_number("noise_multiplier", noise_multiplier, at_least=0, setting="noise_multiplier of DPFedAvg")
+        name, setting = "noise_multiplier", "noise_multiplier of DPFedAvg"
+        check_number(name, noise_multiplier, at_least=0, at_most=_MOST_NOISE, setting=setting)
+        if noise_multiplier:
+            check_number(name, noise_multiplier, above=0, reason="ε is divided by it", setting=setting)
         check_number("delta", delta, above=0, below=1, reason="it is a probability", setting="delta of DPFedAvg")
         self.noise_multiplier = noise_multiplier
         self.delta = delta

@@ -33,9 +33,9 @@ class LabelFlip(Attack, ClientCallback):
 
     def on_batch(self, batch: Any) -> Any:
         """Flip the labels of a bad client's batch."""
+        labels = self._labels_of(batch)  # first, because a run may have a bad client only in a later round
         if not self.is_bad(self.client, self.round):
             return batch
-        labels = self._labels_of(batch)
         if not self._checked:  # once per client and round, because on a GPU the host has to wait
             self._checked = True
             largest = int(labels.max())

@@ -94,8 +94,8 @@ class LocalTraining(CohortTraining):
     ) -> None:
         check_epochs(epochs)
         check_dropout(dropout)
-        if timeout is not None and not timeout > 0:
-            raise MisconfigurationError(f"timeout={timeout}: set client.timeout to a number of seconds above 0")
+        if timeout is not None:
+            check_number("timeout", timeout, above=0, reason="it is a time in seconds", setting="client.timeout")
         if batch_size is not None:
             check_number("batch_size", batch_size, at_least=1, setting="client.batch_size")
         if execution not in ("trainer", "vectorized", "auto"):
@@ -289,7 +289,7 @@ def _check_flags(flags: dict[str, Any]) -> None:
     if flags.get("limit_train_batches") is not None:
         name, limit = "limit_train_batches", flags["limit_train_batches"]
         check_number(name, limit, above=0, reason="a client must train", setting=f"client.{name}")
-    if flags.get("accumulate_grad_batches") is not None:
+    if "accumulate_grad_batches" in flags:
         name, number = "accumulate_grad_batches", flags["accumulate_grad_batches"]
         check_number(name, number, at_least=1, setting=f"client.{name}")
     try:

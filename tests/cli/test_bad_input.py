@@ -64,6 +64,23 @@ CASES = {
         ["--server.optimizer", "SGD", "--server.optimizer.lr", -1],
         "server.optimizer cannot move a model by a gradient (ValueError: Invalid learning rate: -1",
     ),
+    "no rounds between validations": (
+        ["--trainer.check_val_every_n_epoch", 0],
+        "check_val_every_n_epoch=0: set trainer.check_val_every_n_epoch to 1 or more",
+    ),
+    "more processes than any machine can run": (
+        ["--trainer.devices", 10**30],
+        "set trainer.devices",
+    ),
+    "no nodes": (["--trainer.num_nodes", 0], "num_nodes=0: set trainer.num_nodes to 1 or more"),
+    "plugins that are none": (
+        ["--trainer.plugins", "[1]"],
+        "trainer.plugins: this is not a Precision or ClusterEnvironment or CheckpointIO or LayerSync: name a class",
+    ),
+    "a null number of accumulated batches": (
+        ["--client.accumulate_grad_batches", "null"],
+        "accumulate_grad_batches=None is not a number: set client.accumulate_grad_batches to 1 or more",
+    ),
     "a strategy that is not there": (
         ["--trainer.strategy", "nonsense"],
         "Trainer cannot be created with these arguments, ValueError: You selected an invalid strategy name",

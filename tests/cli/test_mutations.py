@@ -17,7 +17,7 @@ from tests.cli.mutations.right_configs import right_configs
 from tests.cli.mutations.running import GOOD, one_parser, run
 
 #: how many mutations of each kind ``make test`` runs, fewer of those that train; ``make test-all`` runs all
-_COUNTS = {"valid": 10, "structural": 70, "arguments": 70, "classes": 60, "settings": 15, "files": 39, "pairs": 60}
+_COUNTS = {"valid": 6, "structural": 60, "arguments": 75, "classes": 60, "settings": 10, "files": 39, "pairs": 50}
 _PARTS = 32
 #: said about a callback's metric, which may be logged as late as at the end of the first round
 _MAY_TAKE_A_ROUND = ("Early stopping conditioned on metric", "could not find the monitored key")

@@ -12,10 +12,19 @@ from unittest.mock import patch
 from tests.cli.mutations.base import Mutation
 
 Outcome = Literal[
-    "trained", "one line", "one line after a round", "traceback", "traceback after a round", "hang", "wrongly accepted"
+    "trained",
+    "one line",
+    "client failed",
+    "one line after a round",
+    "traceback",
+    "traceback after a round",
+    "hang",
+    "wrongly accepted",
 ]
 #: how a run may end
-GOOD = ("trained", "one line")
+GOOD = ("trained", "one line", "client failed")
+#: why a client may fail in the first round: it diverges, is too slow or has too few batches for the share to train on
+_REASONS_TO_FAIL = ("is not finite", "took longer than client.timeout", "Please increase the `limit_train_batches`")
 #: seconds after which a run counts as a hang
 _PATIENCE = 60
 
@@ -122,6 +131,8 @@ def run(mutated: Mutation, folder: Path) -> tuple[Outcome, str]:
         return ("wrongly accepted" if mutated.wrong else "trained"), ""
     lines = err.getvalue().splitlines()
     errors = [line for line in lines if line.startswith("error: ")]
+    if code == 1 and len(errors) == 1 and any(reason in errors[0] for reason in _REASONS_TO_FAIL) and not mutated.wrong:
+        return "client failed", errors[0]
     if code != 2 or len(errors) != 1 or lines[-1] != errors[0] or len(errors[0]) > 2000:
         return "traceback", f"exit code {code}: {err.getvalue()[-300:]}"
     return ("one line after a round" if rounds else "one line"), errors[0]
