@@ -1,7 +1,6 @@
 """The server: runs the rounds of a federation."""
 
 import copy
-import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -208,7 +207,6 @@ class FederatedServer(RoundRunner):
         for attack in [*self.transforms, *self.client.callbacks]:
             if isinstance(attack, Attack):
                 rank_zero_info(attack.describe(data.num_clients, data.seed))
-        gc.freeze()  # existing objects stay, so the collector can skip them when it frees the clients' Trainers
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tell TensorBoard where a resumed run continues, and the progress bar how far clients have come."""
@@ -299,9 +297,8 @@ class FederatedServer(RoundRunner):
         return pl_module.state_dict() if self._clients_state is None else self._clients_state
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Release the client model and unfreeze the garbage collector."""
+        """Release what the clients used."""
         self.training.release()
-        gc.unfreeze()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Return to the model of the last complete round, and release what the clients used."""
@@ -310,7 +307,6 @@ class FederatedServer(RoundRunner):
             pl_module.module.load_state_dict(self._served_state)
             self._served_state = None
         self.training.release()
-        gc.unfreeze()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs besides the served model, as plain types and tensors that Lightning loads."""

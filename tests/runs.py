@@ -1,6 +1,5 @@
 """Runs the command line in separate processes, and reads the files that a run leaves."""
 
-import gc
 import multiprocessing
 import os
 import signal
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 REPOSITORY = Path(__file__).parent.parent
-#: megabytes of a test process above which the garbage of a run is collected
-_MUCH_MEMORY = 800
 
 CONFIG = {
     "seed_everything": 3,
@@ -66,9 +63,7 @@ def fl_lightning(*arguments: object, folder: Path = REPOSITORY, timeout: int = 2
         process = multiprocessing.get_context("fork").Process(
             target=_command, args=(files, folder, list(map(str, arguments)))
         )
-        gc.freeze()  # the collector of the child must not touch, and so copy, what it shares with this process
         process.start()
-        gc.unfreeze()
         process.join(timeout)
         if process.is_alive():
             process.kill()
@@ -109,11 +104,3 @@ def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
     events = EventAccumulator(str(run), size_guidance={SCALARS: 0})
     events.Reload()
     return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
-
-
-def collect_garbage() -> None:
-    """Free what runs leave behind, if it is much: they are reference cycles, and a collection takes 0.25 s."""
-    statistics = Path("/proc/self/statm")
-    pages = int(statistics.read_text().split()[1]) if statistics.exists() else None
-    if pages is None or pages * os.sysconf("SC_PAGE_SIZE") > _MUCH_MEMORY * 2**20:
-        gc.collect()

@@ -6,7 +6,8 @@ Privacy and Confidentiality, NeurIPS 2019 (section 4). https://arxiv.org/abs/191
 
 from torch import Tensor
 
-from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
+from fl_lightning.aggregation.base import Aggregate
+from fl_lightning.aggregation.streaming import StreamingAggregator
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.state import FlatState
 from fl_lightning.core.update import ClientUpdate
@@ -24,7 +25,7 @@ class NormClipping(StreamingAggregator):
     def __init__(self, max_norm: float) -> None:
         if not 0 < max_norm < float("inf"):
             raise MisconfigurationError(
-                f"max_norm={max_norm}, but the longest update that is left as it is has a finite length above 0:"
+                f"max_norm={max_norm}, but updates are clipped to a finite length above 0:"
                 f" set max_norm of {type(self).__name__} to such a length"
             )
         self.max_norm = max_norm

@@ -19,13 +19,15 @@ class LabelFlip(Attack, ClientCallback):
     Args:
         share: the share of all clients that is bad.
         classes: C, the number of classes.
-        label: where a batch has its labels: the position in a list or tuple, or the key in a dictionary.
+        label: where a batch keeps its labels: the position in a list or tuple, or the key in a dictionary.
     """
 
     def __init__(self, share: float, classes: int, label: int | str = 1) -> None:
         super().__init__(share)
         if not classes >= 2:
-            raise MisconfigurationError(f"classes={classes}, but a label needs another one: set it to 2 or more")
+            raise MisconfigurationError(
+                f"classes={classes}, but flipping a label needs another class: set classes of LabelFlip to 2 or more"
+            )
         self.classes = classes
         self.label = label
         self._checked = False

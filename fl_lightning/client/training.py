@@ -1,6 +1,7 @@
 """Local training: what a client does between receiving the global model and sending its own."""
 
 import copy
+import gc
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -160,6 +161,7 @@ class LocalTraining(CohortTraining):
             warnings.filterwarnings("ignore", message)
         check_num_classes(module, data)
         self._vectorized = self._vectorize(module, in_place, max_batches)
+        gc.freeze()  # what exists now stays, so the collector can skip it when it frees the clients' Trainers
 
     def try_batch(self, module: LightningModule) -> None:
         """Reject a model or an optimiser that does not fit the data, by training on one batch without a trace."""
@@ -169,6 +171,7 @@ class LocalTraining(CohortTraining):
 
     def release(self) -> None:
         """Release the client model, the data and the listener."""
+        gc.unfreeze()
         self.on_progress = None
         for attribute in ("_participants", "_trainers", "_vectorized"):
             self.__dict__.pop(attribute, None)

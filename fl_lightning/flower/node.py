@@ -1,4 +1,4 @@
-"""A node: has the data of one or more clients and trains them when the server asks."""
+"""A node: holds the data of one or more clients and trains them when the server asks."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +68,7 @@ class OwnData(FederatedDataModule):
 
 
 class Node(RoundRunner):
-    """Answers the server's requests, for as long as there are any. It takes the server's place in a node's Trainer.
+    """Answers the server's requests until the node ends. It takes the server's place in a node's Trainer.
 
     The Trainer runs a single round that lasts until the node ends, so the module is set up and on its device, and the
     data is loaded, exactly once and by Lightning.
@@ -78,7 +78,7 @@ class Node(RoundRunner):
         clients: the clients that this node has.
         settings: the settings that must agree with the server's, by key.
         memory: keeps what the node remembers about its clients.
-        serve: called with a function that answers a packet; returns when the node is to end.
+        serve: called with a function that answers a packet; returns when the node should end.
     """
 
     optimizer = None
@@ -121,7 +121,7 @@ class Node(RoundRunner):
         assert isinstance(module, LightningModule)
         server = self.server
         server.aggregator.memory = self._store.part(type(server.aggregator).__name__)
-        # The number of clients does not matter here: it is a matter of the server's half.
+        # The number of clients does not matter here: only the server's half of an algorithm uses it.
         federation = Federation(data.num_clients, data.seed, server.weighting, server.optimizer, server.client)
         server.aggregator.prepare(module, federation)
         callbacks = [*self._module_callbacks, *server.aggregator.client_callbacks()]
@@ -235,7 +235,7 @@ class Node(RoundRunner):
             self._store.put(writer, client, {name: value.to(device) for name, value in values.items()})
 
     def _begin_round(self, module: LightningModule, request: Request) -> Round:
-        """Bring module and aggregator into the state that they have in a simulation when a client trains."""
+        """Put module and aggregator into the state that they have in a simulation when a client trains."""
         aggregator = self.server.aggregator
         self._load(module, request.round.start)
         trainable = set(request.trainable)

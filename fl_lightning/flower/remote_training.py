@@ -28,9 +28,9 @@ _WRITER = "node"
 class RemoteTraining(CohortTraining):
     """Trains the clients of a round on the nodes that have them.
 
-    Updates are handed on in the order of the cohort, so the result does not depend on who is fastest. A client whose
-    node is away, dies or takes too long is lost to the round, whatever ``client.on_error`` says, because that is
-    normal in a federation. What a node answers is checked like any other update, and that policy decides.
+    Updates are passed on in the order of the cohort, so the result does not depend on which client is fastest. If a
+    node is away, dies or takes too long, the round goes on without its client, whatever ``client.on_error`` says,
+    because that is normal in a federation. A node's answer is checked like any other update; then that policy applies.
 
     Args:
         post: delivers packets to the nodes.
@@ -123,7 +123,7 @@ class RemoteTraining(CohortTraining):
     def evaluate(
         self, clients: Sequence[int], module: LightningModule, round: Round, samples: str
     ) -> dict[int, dict[str, float]]:
-        """Evaluate the clients that are present on their nodes, which have their own layers and their own data."""
+        """Evaluate the clients that are present, on their nodes, which hold the clients' own layers and data."""
         end = time.monotonic() + self._settings.timeout
         state = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
         messages = {}
@@ -169,14 +169,14 @@ class RemoteTraining(CohortTraining):
         )
 
     def _memory_of(self, client: int) -> Memory:
-        """Return what the server remembers about a client; nothing if that is the node's business."""
+        """Return what the server remembers about a client; nothing if the node keeps the memory."""
         if self._settings.client_memory == "node":
             return {}
         kept = {writer: self._store.get(writer, client, self._module.device) for writer in self._writers}
         return {writer: values for writer, values in kept.items() if values is not None}
 
     def _known_version(self, client: int) -> Version | None:
-        """Return the version of its memory that a client has reached, as far as the server's checkpoint knows."""
+        """Return the version of its memory that a client has reached, according to the server's checkpoint."""
         values = self._store.get(_WRITER, client, torch.device("cpu"))
         return None if values is None else Version(int(values["run"]), int(values["round"]))
 
@@ -204,5 +204,5 @@ class RemoteTraining(CohortTraining):
 
 
 def _absent(client: int, round: Round, reason: str) -> LostClient:
-    rank_zero_warn(f"client {client} is lost to round {round.number + 1}: {reason}")
+    rank_zero_warn(f"client {client} is missing from round {round.number + 1}: {reason}")
     return LostClient(client, reason, planned=True)

@@ -31,7 +31,7 @@ class Present:
 
 
 class Roll:
-    """Knows which node has which client, and refuses nodes that do not fit to the server.
+    """Knows which node has which client, and refuses nodes that do not match the server.
 
     Args:
         post: delivers packets to the nodes.
@@ -119,7 +119,7 @@ class Roll:
             self.clients[int(client)] = Present(node, described["num_samples"], described["class_counts"])
 
     def _difference(self, note: dict[str, Any]) -> str | None:
-        """Say in what a node differs from the server."""
+        """Return how a node differs from the server, or None."""
         theirs, ours = note.get("version"), self._identity["version"]
         if theirs != ours:
             return f"it has fl_lightning {theirs}, but the server has {ours}: install the same version there"
@@ -140,11 +140,11 @@ class Roll:
             ours, theirs = self._entries.get(name), model.get(name)
             if ours is None or theirs is None or ours[0] != theirs[0] or (self._same_shapes and ours[1] != theirs[1]):
                 described = [" ".join(map(str, entry)) if entry else "missing" for entry in (theirs, ours)]
-                return f"its model differs: {name} is {described[0]} there and {described[1]} at the server"
+                return f"its model differs: {name} is {described[0]} there and {described[1]} on the server"
         return None
 
     def _check_clients(self, clients: Any) -> str | None:
-        """Say what is wrong with the clients that a node says it has."""
+        """Return what is wrong with the clients that a node claims to have, or None."""
         if not isinstance(clients, dict) or not clients:
             return "it has no clients: set partition-id in its --node-config"
         for number, described in clients.items():

@@ -1,5 +1,6 @@
 """Wrong and odd configs: each of them trains or ends with one line before the first round, and none runs a command."""
 
+import gc
 import logging
 from collections import Counter
 from pathlib import Path
@@ -7,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.mutations import GOOD, Mutation, every_mutation, one_parser, run
-from tests.runs import collect_garbage
 
 #: every n-th mutation is tried by ``make test``, all of them by ``make test-all``
 _EVERY = 144
@@ -31,7 +31,7 @@ def check(mutations: list[Mutation], folder: Path) -> None:
             own = folder / str(number)
             own.mkdir()
             outcome, message = run(mutation, own)
-            collect_garbage()
+            gc.collect()
             late = outcome == "one line after a round" and any(part in message for part in _MAY_TAKE_A_ROUND)
             if outcome not in GOOD and not late:
                 bad.append(f"{outcome}: {mutation.name}: {message}")

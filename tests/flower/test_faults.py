@@ -17,8 +17,8 @@ from fl_lightning.flower.tensors import decode, encode
 from tests.flower.loopback import Federation
 from tests.toys import Net, federate, identical
 
-# A client that is lost is lost again in later rounds, until its node is back.
-pytestmark = pytest.mark.filterwarnings("ignore:client . is lost to round")
+# A client that is missing is missing again in later rounds, until its node is back.
+pytestmark = pytest.mark.filterwarnings("ignore:client . is missing from round")
 
 PARTITION = ClassesPerClient(3, 2)
 
@@ -76,7 +76,7 @@ def test_a_node_that_dies_in_a_round_is_left_out_and_comes_back(federation):
             3: lambda: federation.post.answers.update({9: federation._parked[1].answer}),
         }
     )
-    with pytest.warns(UserWarning, match="client 1 is lost to round 2: its node is not connected"):
+    with pytest.warns(UserWarning, match="client 1 is missing from round 2: its node is not connected"):
         federation.run(rounds=5, callbacks=[watcher])
     assert watcher.took_part == [[0, 1, 2], [0, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
 
@@ -93,7 +93,7 @@ def test_a_node_that_dies_while_it_trains_is_left_out_of_the_round(federation):
 
     post.send = send
     watcher = Participants()
-    with pytest.warns(UserWarning, match="client 2 is lost to round 2: the node is gone"):
+    with pytest.warns(UserWarning, match="client 2 is missing from round 2: the node is gone"):
         federation.run(rounds=2, callbacks=[watcher])
     assert watcher.took_part == [[0, 1, 2], [0, 1]]
 
@@ -111,7 +111,7 @@ def test_a_node_that_does_not_answer_in_time_is_left_out_of_the_round(federation
 
     federation.post.collect = collect_others
     watcher = Participants()
-    with pytest.warns(UserWarning, match=r"client 1 is lost to round 1: it did not answer within 0.5 s"):
+    with pytest.warns(UserWarning, match=r"client 1 is missing from round 1: it did not answer within 0.5 s"):
         federation.run(rounds=1, callbacks=[watcher])
     assert watcher.took_part == [[0, 2]]
 
@@ -133,7 +133,7 @@ def test_a_round_that_goes_on_without_a_client_is_exactly_the_round_of_the_other
 def test_fewer_than_min_clients_stop_the_run(tmp_path):
     with Federation(Net, lambda: make_server(min_clients=3), PARTITION, tmp_path, nodes=3) as federation:
         watcher = Participants({1: lambda: federation.post.answers.pop(0)})
-        with pytest.raises(Exception, match="min_clients=3"), pytest.warns(UserWarning, match="client 0 is lost"):
+        with pytest.raises(Exception, match="min_clients=3"), pytest.warns(UserWarning, match="client 0 is missing"):
             federation.run(rounds=2, callbacks=[watcher])
 
 
