@@ -61,7 +61,7 @@ class ServerCLI(FederatedCLI):
         self.datamodule = RemoteData(**kept_arguments(data))
         self.datamodule.roll, self.datamodule.wait = roll, settings.wait
         same_shapes = getattr(server.aggregator, "max_width", None) is None
-        training = RemoteTraining(self._post, roll, server.client, settings, same_shapes)
+        training = RemoteTraining(self._post, roll, server, settings, same_shapes)
         server.training = training
         callbacks.append(WireTraffic(training))
 

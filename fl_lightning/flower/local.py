@@ -50,7 +50,8 @@ def _run(app: Path, nodes: int, home: Path, processes: "_Processes") -> int:
     _wait_for(port, processes)
     for number, node_port in enumerate(node_ports):
         node = [
-            *("flower-supernode", "--insecure", "--superlink", address, "--port", str(node_port)),
+            *(sys.executable, "-m", "fl_lightning.flower.supernode"),
+            *("--insecure", "--superlink", address, "--port", str(node_port)),
             *("--node-config", f'partition-id={number} num-partitions={nodes} folder="{home}/node_{number}"'),
         ]
         processes.start(f"node_{number}", node)

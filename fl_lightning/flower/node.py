@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -122,7 +124,9 @@ class Node(RoundRunner):
         server = self.server
         server.aggregator.memory = self._store.part(type(server.aggregator).__name__)
         # The number of clients does not matter here: only the server's half of an algorithm uses it.
-        federation = Federation(data.num_clients, data.seed, server.weighting, server.optimizer, server.client)
+        federation = Federation(
+            data.num_clients, data.seed, server.weighting, server.optimizer, server.client, data.selection
+        )
         server.aggregator.prepare(module, federation)
         callbacks = [*self._module_callbacks, *server.aggregator.client_callbacks()]
         server.client.prepare(module, data, callbacks, self._store)
@@ -181,11 +185,12 @@ class Node(RoundRunner):
         (update,) = server.client.train_cohort([request.client], round)
         if isinstance(update, LostClient):
             return write_loss(update)
-        remembers = bool(update.memory)
-        if request.keeper == "node" and remembers:
-            self._memory.save(request.client, request.version, update.memory)
         for transform in server.transforms:
             update = transform(update, round, server.aggregator.layout)
+        kept = {**memory, **update.memory}
+        remembers = bool(kept)
+        if request.keeper == "node" and remembers:
+            self._memory.save(request.client, request.version, kept)
         names = list(server.client.logged_names)
         return write_update(update, request, server.aggregator.needs_class_counts, names, remembers)
 
@@ -245,8 +250,7 @@ class Node(RoundRunner):
         def personal(client: int) -> StateDict:
             return {**request.personal, **aggregator.personal_state(client)}
 
-        sent = request.round
-        round = Round(sent.number, sent.num_rounds, sent.seed, sent.start, sent.broadcast, personal, sent.evaluations)
+        round = replace(request.round, personal=personal, memory=partial(self._store.get, device=module.device))
         aggregator.begin_round(module, round)
         aggregator.round = round
         return round

@@ -69,6 +69,7 @@ class RoundPackets:
             "number": round.number,
             "num_rounds": round.num_rounds,
             "seed": round.seed,
+            "num_clients": round.num_clients,
             "trainable": list(trainable),
             "evaluations": {"names": names, "rounds": list(evaluations.state_dict().items())},
         }
@@ -174,6 +175,7 @@ def read_request(packet: Packet, device: torch.device) -> Request:
         start=groups.get("start", {}),
         broadcast=groups.get("broadcast", {}),
         evaluations=evaluations,
+        num_clients=note["num_clients"],
     )
     return Request(
         client=note["client"],

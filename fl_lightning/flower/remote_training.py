@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fl_lightning._lightning.names import Callback, LightningModule, rank_zero_warn
-from fl_lightning.client import CohortTraining, LocalTraining
+from fl_lightning.callbacks import FederatedServer
+from fl_lightning.client import CohortTraining
 from fl_lightning.client.participants import keyed_callbacks
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.federation import FederationSettings
@@ -20,6 +21,7 @@ from fl_lightning.flower.packet import Packet
 from fl_lightning.flower.post import Post, Undelivered
 from fl_lightning.flower.protocol import Memory, RoundPackets, Version, entries_of, evaluation_request, read_update
 from fl_lightning.flower.roll import Roll
+from fl_lightning.transforms import UploadTransform
 
 #: the writer, in the server's store, of which version of its memory a client has reached
 _WRITER = "node"
@@ -35,7 +37,7 @@ class RemoteTraining(CohortTraining):
     Args:
         post: delivers packets to the nodes.
         roll: knows which node has which client.
-        local_training: how clients train.
+        server: the algorithm, how clients train, and the transforms, which nodes apply.
         settings: the settings of the federation.
         same_shapes: whether the nodes' models must have the shapes of the server's.
 
@@ -50,13 +52,13 @@ class RemoteTraining(CohortTraining):
         self,
         post: Post,
         roll: Roll,
-        local_training: LocalTraining,
+        server: FederatedServer,
         settings: FederationSettings,
         same_shapes: bool = True,
     ) -> None:
         self._post = post
         self._roll = roll
-        self._local_training = local_training
+        self._server = server
         self._settings = settings
         self._same_shapes = same_shapes
         # Two runs must never mix up their clients' memories, not even with equal seeds.
@@ -76,15 +78,23 @@ class RemoteTraining(CohortTraining):
             raise MisconfigurationError(
                 "trainer.fast_dev_run is set, but nodes train whole rounds: leave it out, or simulate"
             )
-        if self._local_training.dropout > 0:
+        local_training, transforms = self._server.client, self._server.transforms
+        if local_training.dropout > 0:
             raise MisconfigurationError(
-                f"client.dropout={self._local_training.dropout} is for simulations, because real clients drop out by"
+                f"client.dropout={local_training.dropout} is for simulations, because real clients drop out by"
                 " themselves: leave it out"
             )
+        for transform in transforms:
+            if type(transform).apply is not UploadTransform.apply:
+                raise MisconfigurationError(
+                    f"{type(transform).__name__} needs the updates of several clients, but a node transforms each"
+                    " update by itself: remove it from server.transforms, or simulate"
+                )
         self._module = module
         self._store = store or ClientStore()
-        callbacks = [*self._local_training.callbacks, *algorithm_callbacks]
-        self._writers = [key for key, _ in keyed_callbacks(callbacks)]
+        callbacks = [*local_training.callbacks, *algorithm_callbacks]
+        names = [type(transform).__name__ for transform in transforms]
+        self._writers = [*(key for key, _ in keyed_callbacks(callbacks)), *names]
         self._roll.check_model(entries_of(module), self._same_shapes)
 
     def release(self) -> None:
@@ -181,15 +191,15 @@ class RemoteTraining(CohortTraining):
         return None if values is None else Version(int(values["run"]), int(values["round"]))
 
     def _wait_for(self, number: str, end: float) -> Packet | Undelivered:
-        pause = 0.05
+        begin = time.monotonic()
         while True:
             answer = self._post.collect([number]).get(number)
             if answer is not None:
                 return answer
-            if time.monotonic() > end:
+            now = time.monotonic()
+            if now > end:
                 return Undelivered(f"it did not answer within {self._settings.timeout:g} s (federation.timeout)")
-            time.sleep(pause)
-            pause = min(pause * 1.2, 1.0)
+            time.sleep(min(max(0.05, 0.03 * (now - begin)), 1.0))  # a round takes at most 3 % longer for it
 
     def _read(self, answer: Packet, client: int, round: Round) -> ClientUpdate | LostClient:
         self.received += answer.num_bytes

@@ -8,7 +8,7 @@ from typing import Any
 from fl_lightning._lightning.names import rank_zero_info, rank_zero_warn
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.flower.packet import Packet
-from fl_lightning.flower.post import Post
+from fl_lightning.flower.post import Post, Undelivered
 
 #: how many seconds a node may take to answer the roll call; a node imports Lightning and loads its data first
 _GREETING = 180.0
@@ -51,6 +51,8 @@ class Roll:
         self._greetings: dict[int, str] = {}
         self._models: dict[int, dict[str, list[Any]]] = {}
         self._refused: dict[int, str] = {}
+        #: why nodes did not answer when they were last greeted
+        self._silent: dict[int, str] = {}
 
     def call(self, seconds: float) -> None:
         """Wait until every client is present.
@@ -68,7 +70,7 @@ class Roll:
                 return
             if time.monotonic() > end:
                 numbers = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
-                reasons = "".join(f"; {reason}" for reason in self._refused.values())
+                reasons = "".join(f"; {reason}" for reason in [*self._refused.values(), *self._silent.values()])
                 raise MisconfigurationError(
                     f"after {seconds:g} s, {len(missing)} of {self.num_clients} clients are missing ({numbers})"
                     f"{reasons}: start their nodes, or set federation.num_clients"
@@ -88,8 +90,12 @@ class Roll:
         answers = self._post.collect(self._greetings.values()) if self._greetings else {}
         for node, message in list(self._greetings.items()):
             answer = answers.get(message)
+            if answer is not None:
+                self._silent.pop(node, None)
             if isinstance(answer, Packet):
                 self._admit(node, answer.note)
+            elif isinstance(answer, Undelivered):
+                self._silent[node] = f"node {node} did not answer: {answer.reason}"
             if answer is not None or node not in nodes:
                 del self._greetings[node]
 

@@ -9,10 +9,12 @@ import torch
 
 from fl_lightning import LocalTraining
 from fl_lightning.aggregation import FedAvg, FedNS
+from fl_lightning.attacks import ALittleIsEnough
 from fl_lightning.callbacks import FederatedServer, RoundCallback
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import ClassesPerClient
 from fl_lightning.flower.packet import Packet
+from fl_lightning.flower.post import Undelivered
 from fl_lightning.flower.tensors import decode, encode
 from tests.flower.loopback import Federation
 from tests.toys import Net, federate, identical
@@ -128,6 +130,31 @@ def test_a_round_that_goes_on_without_a_client_is_exactly_the_round_of_the_other
     with pytest.warns(UserWarning, match="client 2"):
         state, _ = federation.run(rounds=1, callbacks=[watcher])
     assert identical(state, dict(expected.state_dict()))
+
+
+def test_a_transform_that_needs_several_clients_updates_is_refused_by_name(tmp_path):
+    def colluding() -> FederatedServer:
+        return make_server(transforms=[ALittleIsEnough(0.5)])
+
+    with (
+        Federation(Net, colluding, PARTITION, tmp_path) as federation,
+        pytest.raises(MisconfigurationError, match="ALittleIsEnough needs the updates of several clients"),
+    ):
+        federation.run(rounds=1)
+
+
+def test_a_run_that_waits_in_vain_says_why_nodes_did_not_answer(federation):
+    federation.settings = replace(federation.settings, wait=0.5)
+    collect = federation.post.collect
+
+    def fail(numbers):
+        crashed = [number for number in numbers if federation.post.waiting.get(number, (None,))[0] == 1]
+        others = [number for number in numbers if number not in crashed]
+        return collect(others) | {number: Undelivered("the app raised an exception") for number in crashed}
+
+    federation.post.collect = fail
+    with pytest.raises(MisconfigurationError, match=r"missing \(1\); node 1 did not answer: the app raised"):
+        federation.run(rounds=1)
 
 
 def test_fewer_than_min_clients_stop_the_run(tmp_path):
