@@ -19,7 +19,7 @@ from fl_lightning.core.update import LostClient
 class LostClients:
     """The clients of a round that are lost, and the decision whether the round can go on without them.
 
-    All ranks of a distributed run decide alike, because they decide when all of them are done with their clients.
+    All ranks of a distributed run reach the same decision, because they wait until all of them are done.
 
     Args:
         number: the round's number, counted from 0.
@@ -64,7 +64,7 @@ class LostClients:
                 raise RoundFailedError(f"client {number} failed in round {self._round}: {reason}") from cause
             for number, reason in reasons:
                 rank_zero_info(f"client {number} was dropped from round {self._round}: {reason}")
-        if totals.lost and totals.clients < self._min_clients:  # without a loss, the selection wanted so few
+        if totals.lost and totals.clients < self._min_clients:  # if no client was lost, the selection chose this few
             raise RoundFailedError(
                 f"round {self._round} has lost {totals.lost} of its {totals.clients + totals.lost} clients, but"
                 f" server.min_clients={self._min_clients}: lower server.min_clients, or select more clients per round"

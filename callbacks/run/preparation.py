@@ -142,7 +142,7 @@ def _is_users(callback: Callback, hook: str) -> bool:
 def add_round_callbacks(trainer: Trainer) -> None:
     """Replace Lightning's progress bars and default checkpoint with ones for rounds; the user's own classes stay.
 
-    The run records what it is made with. TensorBoard gets a picture of the partition, a layout of its charts and the
+    The run records its provenance. TensorBoard gets a picture of the partition, a layout of its charts and the
     run's hyper-parameters.
     """
     callbacks: list[Callback] = []

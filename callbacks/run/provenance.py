@@ -1,4 +1,4 @@
-"""What a run was made with, recorded in its folder, so that somebody else can repeat it."""
+"""What a run's result depends on, recorded in its folder, so that others can repeat it."""
 
 import inspect
 from collections.abc import Iterator, Mapping
@@ -69,7 +69,7 @@ class Provenance(Callback):
 
 
 def describe_run(trainer: Trainer, pl_module: FederatedModule, data: FederatedDataModule) -> dict[str, Any]:
-    """Return what a run is made with, as plain types."""
+    """Return what a run's result depends on, as plain types."""
     return {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "seed": data.seed,
@@ -82,7 +82,7 @@ def describe_run(trainer: Trainer, pl_module: FederatedModule, data: FederatedDa
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how two records differ, in one line per kind. Nothing is known about a kind that the old one lacks."""
+    """Yield how two records differ, in one line per kind. Kinds that the old record lacks are skipped."""
     if "seed" in old and old["seed"] != new["seed"]:
         yield f"seed {old['seed']} -> {new['seed']}: results will differ"
     for kind, name in (("data", "training data"), ("partition", "division of the data among the clients")):
@@ -130,7 +130,7 @@ def _places_of_code(*objects: object) -> list[Path]:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    """Read a record; nothing is known if it is missing or broken."""
+    """Read a record; return an empty one if it is missing or broken."""
     try:
         record = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError):

@@ -10,7 +10,7 @@ from torch import Tensor
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.saved_file import DamagedFileError, read_saved_file
 
-#: what a run needs of a checkpoint that it continues from, besides the weights
+#: the parts of a checkpoint, besides the weights, that a run needs to continue
 _TRAINER_PARTS = ("epoch", "global_step", "loops", "optimizer_states", "lr_schedulers", "callbacks")
 _SERVER_PARTS = ("run", "aggregator", "store", "clients_state", "bytes", "downloads")
 
@@ -70,7 +70,7 @@ def _check_weights(content: Mapping[str, Any], weights: Collection[str]) -> None
 
 
 def _way_out(path: Path, resume: bool, weights: Collection[str], server: str) -> str:
-    """Say which other checkpoint of the same folder can be used instead, and what it holds."""
+    """Return a hint that names another checkpoint of the same folder that can be used instead."""
     others = [file for file in path.parent.glob("*.ckpt") if file.name != path.name and file.is_file()]
     for other in sorted(others, key=lambda file: file.stat().st_mtime, reverse=True):
         try:

@@ -1,16 +1,6 @@
 """Aggregators: the server's half of each algorithm, with one file or folder per algorithm."""
 
-from fl_lightning.aggregation.base import (
-    Aggregate,
-    Aggregator,
-    Federation,
-    GatheredAggregator,
-    Participant,
-    Received,
-    SplitAggregator,
-    StreamingAggregator,
-    Weighting,
-)
+from fl_lightning.aggregation.base import Aggregate, Aggregator, Federation, Weighting
 from fl_lightning.aggregation.coordinate_wise import CoordinateMedian, TrimmedMean
 from fl_lightning.aggregation.dp_fedavg import DPFedAvg
 from fl_lightning.aggregation.fedadp import FedAdp
@@ -28,6 +18,8 @@ from fl_lightning.aggregation.krum import Krum, MultiKrum
 from fl_lightning.aggregation.norm_clipping import NormClipping
 from fl_lightning.aggregation.robust import ColumnAggregator
 from fl_lightning.aggregation.scaffold import Scaffold
+from fl_lightning.aggregation.split import GatheredAggregator, Participant, Received, SplitAggregator
+from fl_lightning.aggregation.streaming import StreamingAggregator
 
 __all__ = [
     "Aggregate",

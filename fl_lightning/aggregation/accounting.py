@@ -1,4 +1,4 @@
-"""What a run with noise has cost in privacy, computed by Google's ``dp-accounting``."""
+"""The privacy cost of a run with noise, computed by Google's ``dp-accounting``."""
 
 from typing import Any
 
@@ -6,13 +6,14 @@ from fl_lightning.aggregation.base import Federation
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import AllClients, PoissonClients, RandomClients
 
-#: orders of the Rényi divergence. Every order gives a valid ε, and the smallest counts. They are whole numbers, because
-#: the accountant warns about some of its own fractional ones in every round. This changes ε by at most a few per cent.
+#: Orders of the Rényi divergence. Every order gives a valid ε, and the smallest ε counts. The orders are whole numbers,
+#: because the accountant warns about some of its own fractional ones in every round. This changes ε by at most a few
+#: per cent.
 _ORDERS = (*range(2, 32), *range(32, 64, 2), *range(64, 129, 8), 192, 256)
 
 
 class PrivacyAccountant:
-    """Computes ε of rounds in which Gaussian noise hides what any one client adds to a sum.
+    """Computes ε for rounds in which Gaussian noise hides what any single client adds to a sum.
 
     Args:
         federation: the run, whose selection decides how much sampling helps.
@@ -24,7 +25,7 @@ class PrivacyAccountant:
         self._federation = federation
         self._noise_multiplier = noise_multiplier
         self._delta = delta
-        # A subclass may select in another way, for which these formulas do not hold.
+        # A subclass may select clients in a way for which these formulas do not hold.
         if type(federation.selection) not in (AllClients, RandomClients, PoissonClients):
             raise MisconfigurationError(
                 f"selection={type(federation.selection).__name__}, for which no ε is known:"
@@ -53,7 +54,7 @@ class PrivacyAccountant:
         if isinstance(selection, PoissonClients):
             noise = dp_accounting.GaussianDpEvent(self._noise_multiplier)
             return dp_accounting.PoissonSampledDpEvent(selection.rate, noise), relations.ADD_OR_REMOVE_ONE
-        # A client with other data moves the sum by up to twice the longest update.
+        # A client with different data moves the sum by up to twice the longest update.
         noise = dp_accounting.GaussianDpEvent(self._noise_multiplier / 2)
         sampled = dp_accounting.SampledWithoutReplacementDpEvent(
             self._federation.num_clients, int(self.clients_per_round), noise

@@ -1,4 +1,4 @@
-"""Coordinate-wise median and trimmed mean: a few bad clients cannot move any entry beyond those of good clients.
+"""Coordinate-wise median and trimmed mean: a few bad clients cannot move an entry beyond the good clients' values.
 
 Yin, Chen, Ramchandran, Bartlett. Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates. ICML 2018
 (definitions 1 and 2). https://arxiv.org/abs/1803.01498
@@ -14,8 +14,8 @@ from fl_lightning.aggregation.robust import ColumnAggregator, check_fraction, sh
 class CoordinateMedian(ColumnAggregator):
     """Every entry of the global model becomes the median of that entry over the clients.
 
-    Fewer than half of the clients cannot move an entry out of the range of the others. All clients count the same,
-    because a bad client could claim any number of samples. Statistics become medians too.
+    If fewer than half of the clients are bad, they cannot move an entry out of the range of the others. All clients
+    count equally, because a bad client could claim any number of samples. Statistics become medians too.
     """
 
     def finish_round(self) -> Aggregate:
@@ -25,8 +25,9 @@ class CoordinateMedian(ColumnAggregator):
 class TrimmedMean(ColumnAggregator):
     """Every entry becomes the mean of that entry over the clients, without its largest and its smallest values.
 
-    As many bad clients as values are left out at each end cannot move an entry out of the range of the others. All
-    clients count the same, because a bad client could claim any number of samples. Statistics are trimmed too.
+    Bad clients cannot move an entry out of the range of the others, as long as at least as many values are left out at
+    each end. All clients count equally, because a bad client could claim any number of samples. Statistics are trimmed
+    too.
 
     Args:
         fraction: β, the fraction of the clients that is left out at each end, rounded down to whole clients; 0 is the
@@ -48,6 +49,6 @@ class TrimmedMean(ColumnAggregator):
 
 
 def _median(rows: Tensor) -> Tensor:
-    """Return the median of each column; of two middle values, their mean."""
+    """Return the median of each column: the middle value, or the mean of the two middle values."""
     ordered = rows.sort(dim=0).values
     return torch.lerp(ordered[(len(rows) - 1) // 2], ordered[len(rows) // 2], 0.5)

@@ -1,4 +1,4 @@
-"""DP-FedAvg: central differential privacy for clients.
+"""DP-FedAvg: central differential privacy at the level of clients.
 
 McMahan, Ramage, Talwar, Zhang. Learning Differentially Private Recurrent Language Models. ICLR 2018 (algorithm 1 with
 the estimator f̃_f and flat clipping). https://arxiv.org/abs/1710.06963
@@ -29,15 +29,15 @@ class DPFedAvg(NormClipping):
     (ε, δ)-differentially private with respect to one client's whole data. With
     :class:`~fl_lightning.data.PoissonClients`, two federations are neighbours if one of them lacks a client. With
     :class:`~fl_lightning.data.RandomClients` and :class:`~fl_lightning.data.AllClients`, they are neighbours if one
-    client has other data, which can change the sum by 2 S instead of S.
+    client has different data, which can change the sum by 2 S instead of S.
 
-    All clients count the same, so ``server.weighting`` must be uniform. Only parameters are released: a model with
+    All clients count equally, so ``server.weighting`` must be uniform. Only parameters are released: a model with
     statistics or counters, such as those of BatchNorm, is refused, and frozen entries keep the global value.
 
     Args:
         max_norm: S, the threshold to which updates are clipped.
         noise_multiplier: z, the standard deviation of the noise as a multiple of S; 0 adds none and computes no ε.
-        delta: δ of the guarantee, well below one over the number of clients.
+        delta: δ of the guarantee; it should be well below one over the number of clients.
     """
 
     needs_clients = False
@@ -83,7 +83,7 @@ class DPFedAvg(NormClipping):
         return Aggregate(state, metrics=metrics)
 
     def _noise(self) -> torch.Tensor:
-        """Return the round's noise. It is drawn on the CPU, because a GPU's generator would draw other numbers."""
+        """Return the round's noise. It is drawn on the CPU, because a GPU's generator would draw different numbers."""
         generator = torch.Generator().manual_seed(seed_for("differential privacy", self.round.seed, self.round.number))
         noise = torch.randn(len(self.start.parameters), generator=generator, dtype=self.dtype)
         return self.noise_multiplier * self.max_norm * to_device(noise, self.device)

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.aggregation.base import Aggregate, SplitAggregator
+from fl_lightning.aggregation.base import Aggregate
+from fl_lightning.aggregation.split import SplitAggregator
 from fl_lightning.core.limits import check_number
 from fl_lightning.core.state import FlatState
 from fl_lightning.metrics.functional import adaptive_weights, angles_of, gradient_divergence, products_of

@@ -4,7 +4,8 @@ McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-Efficient Learni
 Data. AISTATS 2017.
 """
 
-from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
+from fl_lightning.aggregation.base import Aggregate
+from fl_lightning.aggregation.streaming import StreamingAggregator
 
 
 class FedAvg(StreamingAggregator):

@@ -9,7 +9,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.names import LightningModule
-from fl_lightning.aggregation.base import Aggregate, Federation, StreamingAggregator
+from fl_lightning.aggregation.base import Aggregate, Federation
+from fl_lightning.aggregation.streaming import StreamingAggregator
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.layers import is_normalisation

@@ -8,7 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
+from fl_lightning.aggregation.base import Aggregate
+from fl_lightning.aggregation.streaming import StreamingAggregator
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.limits import check_number
 from fl_lightning.core.round import Round

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.aggregation.base import Aggregate, Federation, SplitAggregator
+from fl_lightning.aggregation.base import Aggregate, Federation
+from fl_lightning.aggregation.split import SplitAggregator
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState, StateDict

@@ -1,4 +1,4 @@
-"""RFA: the geometric median of the clients' models, from a few weighted means.
+"""RFA: the geometric median of the clients' models, approximated by a few weighted means.
 
 Pillutla, Kakade, Harchaoui. Robust Aggregation for Federated Learning. IEEE Transactions on Signal Processing, 2022
 (algorithm 2, the smoothed Weiszfeld algorithm). https://arxiv.org/abs/1912.13445
@@ -7,20 +7,21 @@ Pillutla, Kakade, Harchaoui. Robust Aggregation for Federated Learning. IEEE Tra
 import torch
 from torch import Tensor
 
-from fl_lightning.aggregation.base import Aggregate, SplitAggregator
+from fl_lightning.aggregation.base import Aggregate
+from fl_lightning.aggregation.split import SplitAggregator
 from fl_lightning.core.limits import check_number
 from fl_lightning.core.state import FlatState
 
 
 class GeometricMedian(SplitAggregator):
-    """Approximates the v with the smallest Σ p_k ‖v - w_k‖, which bad clients with less than half of the weight bound.
+    """Approximates the v that minimises Σ p_k ‖v - w_k‖, which bad clients need half of the weight to move far.
 
     v starts as the weighted mean. Each iteration takes a weighted mean in which a client that is far from v counts
     less. Distances are over parameters and statistics together, which get the same weights.
 
     Args:
-        iterations: R, the number of further means; 0 is FedAvg. The paper uses 3. An update that is thousands of times
-            as long as the others needs more.
+        iterations: R, the number of further means; 0 is FedAvg. The paper uses 3. Updates that are thousands of times
+            as long as the others need more.
         smoothing: ν, the distance below which a client's weight no longer grows.
     """
 

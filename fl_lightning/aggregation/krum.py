@@ -1,4 +1,4 @@
-"""Krum and multi-Krum: the clients that are closest to their neighbours.
+"""Krum and multi-Krum: follow the clients that are closest to their neighbours.
 
 Blanchard, El Mhamdi, Guerraoui, Stainer. Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent.
 NeurIPS 2017 (section 4; multi-Krum in section 5).
@@ -13,11 +13,11 @@ from fl_lightning.core.errors import MisconfigurationError
 
 
 class Krum(ColumnAggregator):
-    """The model of one client becomes the global model: that of the client with the smallest score.
+    """The model of the client with the smallest score becomes the global model.
 
     A client's score is s(i) = Σ ‖w_i - w_j‖² over the n - f - 2 clients j closest to it, where n clients took part and
     f of them may be bad. Distances are over parameters and statistics together, and both come from the chosen client.
-    All clients count the same, because a bad client could claim any number of samples.
+    All clients count equally, because a bad client could claim any number of samples.
 
     Args:
         fraction: the fraction of a round's clients that may be bad; f is this fraction, rounded down. With f > 0, Krum
@@ -67,7 +67,7 @@ class Krum(ColumnAggregator):
         for part in ("parameters", "statistics"):
             start = getattr(self.start, part)
             for place, rows in self.columns(part):
-                updates = rows - start[place]  # shorter than the states, which keeps more digits of their products
+                updates = rows - start[place]  # shorter vectors than the states, so their products keep more digits
                 products += updates @ updates.T
         squares = products.diagonal()
         return (squares[:, None] + squares[None, :] - 2 * products).clamp(min=0)
@@ -76,7 +76,7 @@ class Krum(ColumnAggregator):
 class MultiKrum(Krum):
     """The mean of the n - f clients with the smallest scores becomes the global model.
 
-    Scores are those of :class:`Krum`. All chosen clients count the same.
+    Scores are those of :class:`Krum`. All chosen clients count equally.
 
     Args:
         fraction: the fraction of a round's clients that may be bad; f is this fraction, rounded down. 0 is the plain
@@ -88,7 +88,7 @@ class MultiKrum(Krum):
 
 
 def krum_scores(distances: Tensor, bad: int) -> Tensor:
-    """Return each client's score, the sum over its n - f - 2 nearest neighbours, or over one if there are fewer.
+    """Return each client's score: the sum of distances to its n - f - 2 nearest neighbours, but to one at least.
 
     Args:
         distances: squared distances between all pairs of clients.

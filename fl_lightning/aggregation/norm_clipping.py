@@ -6,7 +6,8 @@ Privacy and Confidentiality, NeurIPS 2019 (section 4). https://arxiv.org/abs/191
 
 from torch import Tensor
 
-from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
+from fl_lightning.aggregation.base import Aggregate
+from fl_lightning.aggregation.streaming import StreamingAggregator
 from fl_lightning.core.limits import check_number
 from fl_lightning.core.state import FlatState
 from fl_lightning.core.update import ClientUpdate

@@ -1,30 +1,30 @@
-"""What robust aggregators share: how many bad clients they expect, and the clients' states side by side."""
+"""What robust aggregators share: the expected number of bad clients, and the clients' states side by side."""
 
 from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
-from fl_lightning.aggregation.base import SplitAggregator
+from fl_lightning.aggregation.split import SplitAggregator
 from fl_lightning.core.limits import check_number
 from fl_lightning.core.state import FlatState
 
-#: how many numbers a block has at most, so that comparing the clients of a large model takes little memory
+#: maximum number of values in a block, so that comparing the clients of a large model takes little memory
 _BLOCK = 2**22
 
 
 def check_fraction(fraction: float, aggregator: object) -> None:
-    """Reject a fraction of bad clients with which good clients would not be the majority."""
+    """Reject a fraction of bad clients that leaves no majority of good clients."""
     reason, setting = "more than half of the clients must be good", f"fraction of {type(aggregator).__name__}"
     check_number("fraction", fraction, at_least=0, below=0.5, reason=reason, setting=setting)
 
 
 def share_of(fraction: float, clients: int) -> int:
-    """Return the fraction of a number of clients, rounded down: 0.29 of 100 is 29, whatever the rounding of floats."""
+    """Return the fraction of a number of clients, rounded down. Float rounding does not matter: 0.29 of 100 is 29."""
     return int(fraction * clients + 1e-9)
 
 
 class ColumnAggregator(SplitAggregator):
-    """Compares the clients entry by entry, parameters and statistics alike.
+    """A base class that compares the clients entry by entry, parameters and statistics alike.
 
     Each rank keeps the updates of its own clients. The ranks exchange them in blocks of a few columns, so that no rank
     holds the updates of all clients at once.
@@ -47,7 +47,7 @@ class ColumnAggregator(SplitAggregator):
         """Return a state whose parameters and statistics are ``function`` of their columns, with the largest counters.
 
         Args:
-            function: turns a matrix with one row per client into one row.
+            function: turns a matrix with one row per client into a single row.
         """
         state = self.layout.zeros(self.dtype, self.device)
         for part in ("parameters", "statistics"):

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.names import LightningModule
-from fl_lightning.aggregation.base import Aggregate, StreamingAggregator
+from fl_lightning.aggregation.base import Aggregate
+from fl_lightning.aggregation.streaming import StreamingAggregator
 from fl_lightning.client import ClientCallback
 from fl_lightning.client.effective_steps import EffectiveSteps, check_plain_sgd
 from fl_lightning.core.errors import MisconfigurationError

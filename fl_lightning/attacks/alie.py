@@ -1,4 +1,4 @@
-"""ALIE: bad clients agree on an update that is just inside the spread of the good ones.
+"""ALIE: bad clients agree on an update that is just inside the spread of the good clients' updates.
 
 Baruch, Baruch, Goldberg. A Little Is Enough: Circumventing Defenses For Distributed Learning. NeurIPS 2019
 (algorithm 3). https://arxiv.org/abs/1902.06156
@@ -21,17 +21,18 @@ from fl_lightning.transforms import UploadTransform
 
 
 class ALittleIsEnough(Attack, UploadTransform):
-    """All bad clients of a round send μ - z σ, with the mean and the standard deviation of each parameter over them.
+    """All bad clients of a round send μ - z σ, with each parameter's mean and standard deviation over them.
 
-    As in the paper, they know only each other's honest models, from which they estimate μ and σ. They are held back
-    until all clients of the round have trained; in a distributed run, the ranks exchange two sums over the bad clients.
+    As in the paper, they know only each other's honestly trained models, from which they estimate μ and σ. Their
+    updates are held back until all clients of the round have trained. In a distributed run, the ranks exchange two sums
+    over the bad clients.
     Statistics and counters stay as the client trained them. A bad client that is alone in its round has no spread to
-    estimate, and sends what it trained.
+    estimate, so it sends the model that it trained.
 
     Args:
         share: the share of all clients that is bad.
         z: how many standard deviations to deviate. By default, it is the paper's z_max for the round's number of
-            clients and of bad ones: so many good clients are further out that the bad ones look like a majority.
+            clients and of bad clients: enough good clients are further out for the bad ones to look like a majority.
     """
 
     def __init__(self, share: float, z: float | None = None) -> None:
@@ -41,7 +42,7 @@ class ALittleIsEnough(Attack, UploadTransform):
         self.z = z
 
     def __call__(self, update: ClientUpdate, round: Round, layout: StateLayout) -> ClientUpdate:
-        """Return the update as it is, because a single client has nobody to agree with."""
+        """Return the update unchanged, because a single client has no other client to agree with."""
         return update
 
     def apply(self, updates: Iterable[ClientUpdate], round: Round, layout: StateLayout) -> Iterator[ClientUpdate]:
@@ -73,11 +74,11 @@ class ALittleIsEnough(Attack, UploadTransform):
 
 
 def z_max(clients: int, bad: int) -> float:
-    """Return the largest z with which s good clients are expected to be further out than the bad ones.
+    """Return the largest z for which s good clients are expected to be further out than the bad ones.
 
     s = ⌊n/2 + 1⌋ - m is how many good clients the m bad ones of n need for a majority (algorithm 3, lines 1 and 2). It
-    is 0 if there are too few bad clients for any deviation. If they are a majority by themselves, s is 1, because the
-    formula then has no limit.
+    is 0 if there are too few bad clients for any deviation. If they are a majority by themselves, s is 1, because
+    otherwise z would have no limit.
     """
     good = clients - bad
     needed = max(clients // 2 + 1 - bad, 1)

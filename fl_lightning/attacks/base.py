@@ -7,7 +7,7 @@ from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import generator_for
 from fl_lightning.core.round import Round
 
-#: how many clients a message lists
+#: maximum number of clients that a message lists
 _LISTED = 20
 
 
@@ -27,14 +27,14 @@ class Attack:
         self.share = share
 
     def bad_clients(self, num_clients: int, seed: int) -> frozenset[int]:
-        """Return the bad ones of ``num_clients`` clients in a run with a seed."""
+        """Return which of ``num_clients`` clients are bad in a run with this seed."""
         return _first_of_permutation(round(self.share * num_clients), num_clients, seed)
 
     def is_bad(self, client: int, round: Round) -> bool:
         """Return whether a client is bad."""
         if round.num_clients is None:
             raise MisconfigurationError(
-                f"{type(self).__name__} draws its bad clients from all clients, but their number is not known:"
+                f"{type(self).__name__} draws its bad clients from all clients, but the number of clients is not known:"
                 " set num_clients of Round"
             )
         return client in self.bad_clients(round.num_clients, round.seed)

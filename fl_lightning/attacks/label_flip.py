@@ -20,7 +20,7 @@ class LabelFlip(Attack, ClientCallback):
     Args:
         share: the share of all clients that is bad.
         classes: C, the number of classes.
-        label: where a batch has its labels: the position in a list or tuple, or the key in a dictionary.
+        label: where a batch keeps its labels: the position in a list or tuple, or the key in a dictionary.
     """
 
     def __init__(self, share: float, classes: int, label: int | str = 1) -> None:

@@ -1,4 +1,4 @@
-"""Attacks of single clients on their updates. They change the parameters and leave statistics and counters alone."""
+"""Attacks in which each bad client changes its own update. They leave statistics and counters alone."""
 
 from abc import abstractmethod
 from dataclasses import replace
@@ -24,7 +24,7 @@ class UpdateAttack(Attack, UploadTransform):
         """Return what a bad client sends instead of its update.
 
         Args:
-            difference: Δ_k, what the client's parameters moved by in its training.
+            difference: Δ_k, how far the client's training moved its parameters.
             client: the client's number.
             round: the round.
         """
@@ -38,14 +38,14 @@ class UpdateAttack(Attack, UploadTransform):
 
 
 class SignFlip(UpdateAttack):
-    """Bad clients send -s Δ_k: they move the model away from where their training leads.
+    """Bad clients send -s Δ_k, which moves the model in the direction opposite to their training.
 
     Li, Xu, Chen, Giannakis, Ling. RSA: Byzantine-Robust Stochastic Aggregation Methods for Distributed Learning from
     Heterogeneous Datasets. AAAI 2019 (the sign-flipping attack).
 
     Args:
         share: the share of all clients that is bad.
-        scale: s, how much longer the update becomes.
+        scale: s, the factor by which the update's length grows.
     """
 
     def __init__(self, share: float, scale: float = 1.0) -> None:
@@ -64,7 +64,7 @@ class ScaledUpdate(UpdateAttack):
 
     Args:
         share: the share of all clients that is bad.
-        scale: s, how much longer the update becomes.
+        scale: s, the factor by which the update's length grows.
     """
 
     def __init__(self, share: float, scale: float = 10.0) -> None:
@@ -91,14 +91,14 @@ class GaussianNoise(UpdateAttack):
         self.std = _positive("std", std, self)
 
     def attack(self, difference: Tensor, client: int, round: Round) -> Tensor:
-        # on the CPU, because a GPU's generator would draw other numbers
+        # on the CPU, because a GPU's generator would draw different numbers
         generator = torch.Generator().manual_seed(seed_for("noise of bad clients", round.seed, round.number, client))
         noise = torch.randn(len(difference), generator=generator, dtype=torch.float32)
         return self.std * to_device(noise, difference.device).to(difference.dtype)
 
 
 def with_parameters(update: ClientUpdate, parameters: Tensor, layout: StateLayout) -> ClientUpdate:
-    """Return an update with other parameters, given as one vector."""
+    """Return a copy of an update with its parameters replaced by a vector."""
     trained = layout.flatten(update.state)
     state = layout.unflatten(FlatState(parameters, trained.statistics, trained.counters), like=update.state)
     return replace(update, state=state)

@@ -1,4 +1,4 @@
-"""What a configuration may name: classes that fit where they stand. It cannot call functions with its own arguments."""
+"""What a configuration may name: classes that fit their place. It cannot call functions with its own arguments."""
 
 import importlib
 import inspect
@@ -17,8 +17,8 @@ _STANDARD_LIBRARY = sys.stdlib_module_names
 def check_named_classes(key: str, value: Any, hint: Any) -> None:
     """Reject functions, classes of the standard library and classes that do not fit, before anything is called.
 
-    The parser checks most slots itself. It would accept any function, with arguments from the configuration, where a
-    class asks for a callable, such as one that makes an optimiser, and anything at all where there is no type.
+    The parser checks most slots itself. But where a class expects a callable, such as one that makes an optimiser, it
+    would accept any function, with arguments from the configuration. Without a type, it would accept anything.
 
     Args:
         key: where the value is in the configuration.

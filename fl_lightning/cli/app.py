@@ -142,7 +142,7 @@ class FederatedCLI(ExtensibleCLI):
         if self.subcommand != "fit":
             config.trainer.logger = False
             if config.ckpt_path is None:
-                rank_zero_warn(f"{self.subcommand} uses an untrained model: set --ckpt_path to use that of a run")
+                rank_zero_warn(f"{self.subcommand} uses an untrained model: set --ckpt_path to use a trained one")
         elif config.trainer.logger in (None, True, False):
             check_new_folder(self._root, "trainer.default_root_dir")
             logger = self._default_logger()

@@ -12,7 +12,7 @@ COMMANDS = {
     "flower": "Run the federation on several machines, through Flower.",
 }
 
-#: how a run continues that was stopped from outside
+#: how to continue a run that was stopped from outside
 RESUME = "Finished rounds are saved: add --ckpt_path last to the same command to continue."
 
 #: commands that do not need LightningCLI: each runs the function ``main`` of a module

@@ -1,4 +1,4 @@
-"""Config files, checked before the parser reads them. No message repeats what is in a file."""
+"""Config files, checked before the parser reads them. No message repeats the contents of a file."""
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -51,7 +51,7 @@ def check_sections(path: Path, content: Any, known: Collection[str]) -> None:
         )
     for name, value in content.items():
         if not isinstance(name, str) or not name:
-            raise MisconfigurationError(f"{path} has the key {name!r}: set it to the name of a section or a setting")
+            raise MisconfigurationError(f"{path} has the key {name!r}: use the name of a section or a setting")
         if name in sections and not isinstance(value, dict | str):  # a text is the path of a file
             raise MisconfigurationError(
                 f"{path}: {name} is {_kind(value)}, but it is a section: give it settings, or leave it out"
@@ -72,14 +72,14 @@ def check_arguments(path: Path, content: Any, parsed: Any, key: str = "") -> Non
     Args:
         path: the file.
         content: a part of what it holds.
-        parsed: what the parser has made of it.
+        parsed: what the parser made of it.
         key: where the part is.
     """
     if isinstance(content, list) and isinstance(parsed, list):
         for number, item in enumerate(content):
             class_path = item.get("class_path") if isinstance(item, dict) else None
             alike = [found for found in parsed if _names(found, class_path)]
-            if len(alike) == 1:  # further configs may have added more, so positions say nothing
+            if len(alike) == 1:  # later configs may have added more, so the position does not tell
                 check_arguments(path, item, alike[0], f"{key}.{number}")
     elif isinstance(content, dict) and hasattr(parsed, "get"):
         class_path = content.get("class_path")
@@ -105,5 +105,5 @@ def _is_known(name: str, known: Collection[str]) -> bool:
 
 
 def _kind(value: Any) -> str:
-    kinds = {type(None): "null", str: "a text", list: "a list", bool: "a truth value"}
+    kinds = {type(None): "null", str: "a string", list: "a list", bool: "a boolean"}
     return kinds.get(type(value), "a number")

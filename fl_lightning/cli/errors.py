@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from fl_lightning.cli.commands import COMMANDS
 
-#: what jsonargparse says about an unknown option on the command line, in a config and of a class
+#: jsonargparse's messages about an unknown option: on the command line, in a config, and of a class
 _UNKNOWN_OPTION = (
     r"unrecognized arguments: --([\w.]+)",
     r"Subcommand '\w+' does not accept option '([\w.]+)'",

@@ -1,4 +1,4 @@
-"""Errors of the libraries underneath that are a mistake in the configuration, in one line."""
+"""One-line explanations of errors that other libraries raise because of a mistake in the configuration."""
 
 import sys
 import sysconfig
@@ -22,7 +22,7 @@ _LIBRARIES = tuple(
 def explain_failure(error: BaseException) -> MisconfigurationError | None:
     """Return a one-line error for one that a library raised while it was being configured.
 
-    Errors in the user's own code return None, because their traceback shows where to correct it.
+    For errors in the user's own code, it returns None, because their traceback shows what to correct.
     """
     cause = _first_cause(error)
     if isinstance(cause, MisconfigurationError):
@@ -32,8 +32,8 @@ def explain_failure(error: BaseException) -> MisconfigurationError | None:
         return None
     made = _class_that_was_made(_frames(cause.__traceback__))
     text = " ".join(str(cause).split()) or "no reason given"
-    where = f"{made} cannot be made with these arguments" if made else "the configuration cannot be used"
-    return MisconfigurationError(f"{where}, {type(cause).__name__}: {_shortened(text)}: change what it names")
+    where = f"{made} cannot be created with these arguments" if made else "the configuration cannot be used"
+    return MisconfigurationError(f"{where}, {type(cause).__name__}: {_shortened(text)}: change that setting")
 
 
 def is_lightnings_mistake(error: BaseException) -> bool:

@@ -74,7 +74,7 @@ Federated learning on PyTorch Lightning.
 commands:
 {commands}
 
-fl-lightning COMMAND --help shows the options of a command, fl-lightning --version the version."""
+fl-lightning COMMAND --help shows the options of a command. fl-lightning --version shows the version."""
 
 
 def _run_federated_cli(args: list[str] | None) -> None:
@@ -93,7 +93,7 @@ def _run_federated_cli(args: list[str] | None) -> None:
         raise_interrupts()
     try:
         FederatedCLI(args)
-    except RoundFailedError as error:  # of all ranks, the first prints it
+    except RoundFailedError as error:  # every rank raises it, and rank zero prints it
         rank_zero_only(print)(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     except SIGTERMException:  # Lightning raises it on a cluster whose jobs are requeued

@@ -34,7 +34,7 @@ def import_named_classes(args: Sequence[str]) -> None:
 def named_modules(args: Sequence[str]) -> list[str]:
     """Return the modules of the classes in the options and in the files that they name, most important first.
 
-    The model's own class comes first, then its parts, then all others. Of several models, the last one comes first,
+    The model's own class comes first, then its parts, then all others. Among several models, the last comes first,
     because later options override earlier ones.
     """
     last_first = list(_class_paths(args))[::-1]

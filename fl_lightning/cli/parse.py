@@ -13,7 +13,7 @@ from fl_lightning.experiments.settings import flatten
 
 
 def parse_all(command_lines: Sequence[Sequence[str]]) -> list[Parsed]:
-    """Complete and check the configurations of several runs. No class of theirs is instantiated."""
+    """Complete and check the configurations of several runs. No class is instantiated."""
     from fl_lightning._lightning.cli import ParseOnly
     from fl_lightning.cli.app import FederatedCLI
 

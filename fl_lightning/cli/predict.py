@@ -20,7 +20,7 @@ def check_predict_options(output: str) -> None:
 
 
 def write_predictions(trainer: Trainer, data: FederatedDataModule, output: str, **arguments: Any) -> None:
-    """Run ``Trainer.predict`` and save what it returns: a list with what ``predict_step`` returned for each batch.
+    """Run ``Trainer.predict`` and save the result: a list of what ``predict_step`` returned for each batch.
 
     Args:
         trainer: the Trainer.

@@ -10,7 +10,7 @@ _WORDS = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated"}
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised by SIGTERM. Whoever cleans up after Ctrl-C, such as Lightning, does the same after SIGTERM."""
+    """Raised by SIGTERM. Code that cleans up after Ctrl-C, such as Lightning's, does the same after SIGTERM."""
 
 
 def exit_code(interrupt: KeyboardInterrupt) -> int:
@@ -19,14 +19,14 @@ def exit_code(interrupt: KeyboardInterrupt) -> int:
 
 
 def describe(interrupt: KeyboardInterrupt) -> str:
-    """Return the word with which a command says that it was interrupted."""
+    """Return the word that tells the user how a command was interrupted."""
     return _WORDS[signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT]
 
 
 def end_at_once() -> None:
     """Let a signal end the process at once, with one line: there is nothing to clean up while a command starts or ends.
 
-    An exception would be no good then. Many libraries turn one in an import of theirs into another error, or print it.
+    An exception would not work here, because many libraries turn one that occurs in an import into another error.
     """
     _install(_end)
 
@@ -43,7 +43,7 @@ def are_installed() -> bool:
 
 def _install(handler: Callable[[int, FrameType | None], NoReturn]) -> None:
     for number in _WORDS:
-        # A shell starts background jobs with Ctrl-C ignored, and they are to go on ignoring it.
+        # A shell starts background jobs with Ctrl-C ignored, and they should continue to ignore it.
         if signal.getsignal(number) is not signal.SIG_IGN or number is signal.SIGTERM:
             signal.signal(number, handler)
 

@@ -7,7 +7,7 @@ from fl_lightning.module import FederatedModule
 class TrialBatch(Callback):
     """Trains on one batch before the first round, so that a config whose parts do not fit is refused in one line.
 
-    Programs that use the package do without it: they see the traceback of their own code when the first client trains.
+    Python programs do not need it: they see the traceback of their own code when the first client trains.
     """
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

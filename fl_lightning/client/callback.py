@@ -68,7 +68,7 @@ class ClientCallback(Callback):
         """Called when a client is about to train, with its module and its optimisers."""
 
     def on_batch(self, batch: Any) -> Any:
-        """Return the batch that the client trains on instead, without changing the tensors of the one that is given.
+        """Return the batch that the client trains on in place of this one, without changing its tensors.
 
         The batch is as the loader yields it, before it is moved to the device.
         """

@@ -13,7 +13,7 @@ from fl_lightning.data import FederatedDataModule
 class CohortTraining(ABC):
     """Trains the clients of a round: in this process, or on the machines that have their data.
 
-    The server, the aggregators, the diagnostics and the checkpoints do not know which of them trained.
+    The server, the aggregators, the diagnostics and the checkpoints do not know where the clients trained.
     """
 
     #: called while clients train, with how many clients' worth of training is done since the last update

@@ -29,7 +29,7 @@ class Deadline:
 
 
 def lost_client(client: int, error: Exception) -> LostClient:
-    """Return a client whose training raised an error. Nobody needs the traceback of a timeout."""
+    """Return a client whose training raised an error. A timeout is reported without its traceback."""
     if isinstance(error, TimeoutReachedError):
         return LostClient(client, str(error))
     return LostClient(client, describe_error(error), error=error)

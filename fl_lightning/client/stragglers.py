@@ -17,7 +17,7 @@ def check_epochs(epochs: int | Sequence[int]) -> None:
 
 
 def check_dropout(dropout: float) -> None:
-    """Reject what is not the probability of a loss that some clients survive."""
+    """Reject a number that is not a probability below 1."""
     reason = "it is the share of clients that fail"
     check_number("dropout", dropout, at_least=0, below=1, reason=reason, setting="client.dropout")
 

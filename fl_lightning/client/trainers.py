@@ -70,7 +70,7 @@ class TrainerPerClient:
             self._template.stop_after(max_batches)
 
     def try_batch(self, round: Round) -> None:
-        """Train on one batch without a trace, to reject a model or an optimiser that does not fit the data.
+        """Train on one batch and keep nothing of it, to reject a model or an optimiser that does not fit the data.
 
         The batch has all classes of the data if it is large enough. Callbacks do not take part, unless the batch fails
         without them: they may prepare the model.

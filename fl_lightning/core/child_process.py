@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-#: names the process that this one must not outlive
+#: environment variable with the number of the process that this one must not outlive
 _PARENT = "FL_LIGHTNING_PARENT"
 #: from linux/prctl.h
 _PR_SET_PDEATHSIG = 1
@@ -17,12 +17,12 @@ def environment_of_child() -> dict[str, str]:
 
 
 def follow_parent(parent: str | None = None) -> None:
-    """End with SIGTERM when the process that started this one ends, even if it was killed. Only Linux can do that.
+    """End with SIGTERM when the process that started this one ends, even if it was killed. This works only on Linux.
 
     Processes that are started by this one do not inherit the request.
 
     Args:
-        parent: number of that process; by default the one that :func:`environment_of_child` was called in, if any.
+        parent: number of that process; by default, the process that called :func:`environment_of_child`, if any.
     """
     parent = os.environ.pop(_PARENT, None) or parent
     if parent is None or not sys.platform.startswith("linux"):

@@ -1,4 +1,4 @@
-"""Collective operations that change nothing in a single process.
+"""Collective operations, which do nothing in a single process.
 
 What a round exchanges is sent as tensors, from device to device. Empty tensors are not sent, because not every backend
 accepts them.
@@ -40,7 +40,7 @@ def broadcast_from_zero(value: Tensor) -> Tensor:
 
 
 def gather_objects(items: list[Any]) -> list[Any]:
-    """Return every rank's items in one list, in rank order. It pickles them; rounds use :func:`gather_messages`."""
+    """Return every rank's items in one list, in rank order. They are pickled; rounds use :func:`gather_messages`."""
     if not is_distributed():
         return items
     gathered: list[list[Any]] = [[] for _ in range(dist.get_world_size())]
@@ -76,7 +76,7 @@ def gather_messages(
             for name, kind, shape in entries:
                 dtype = getattr(torch, kind)
                 end = begin + dtype.itemsize * torch.Size(shape).numel()
-                # a piece is cloned first, because it may begin at a position that its type does not allow
+                # a piece is cloned first, because it may start at an offset that is not aligned for its type
                 tensors[name] = buffer[begin:end].clone().view(dtype).view(shape)
                 begin = end
             gathered.append((note, tensors))
@@ -102,7 +102,7 @@ def _reduce(values: Sequence[Tensor], operation: str) -> None:
 
 
 def _gather_buffers(header: int, buffer: Tensor) -> list[tuple[int, Tensor]]:
-    """Return every rank's buffer, and how many bytes of it are the header: one exchange of lengths, one of bytes."""
+    """Return every rank's buffer, and the length of its header in bytes. One exchange of lengths and one of bytes."""
     own = to_device(torch.tensor([header, len(buffer)]), buffer.device)
     lengths = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(lengths, own)

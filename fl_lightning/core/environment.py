@@ -1,4 +1,4 @@
-"""What a run was made with: the machine, the installed packages and the state of the code."""
+"""What a run's result depends on: the machine, the installed packages and the state of the code."""
 
 import hashlib
 import os
@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-#: seconds that git may take, because a record is not worth a delay
+#: how many seconds git may take; a record is not worth a longer delay
 _GIT_TIMEOUT = 2.0
 
 
 def installed_packages() -> dict[str, str]:
     """Return the version of every installed distribution, sorted by name.
 
-    They are read from the names of the folders that hold their metadata. ``importlib.metadata`` reads the files, which
+    Versions are read from the names of the metadata folders. ``importlib.metadata`` would read their files, which
     takes half a second.
     """
     found: dict[str, str] = {}

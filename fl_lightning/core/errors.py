@@ -1,4 +1,4 @@
-"""The errors that are explained in one line, and a check for the most common mistake."""
+"""Errors that are explained in one line, and a check for the most common mistake."""
 
 import errno
 from typing import Any
@@ -8,7 +8,7 @@ class MisconfigurationError(Exception):
     """Raised for a setting that cannot work. The message names the value, the limit and the fix, in one line.
 
     The command prints it without a traceback and exits with code 2. It is not Lightning's own
-    ``MisconfigurationException``, because ``lightning`` and ``pytorch_lightning`` have different copies of that.
+    ``MisconfigurationException``, because ``lightning`` and ``pytorch_lightning`` each have their own copy of that.
     """
 
 
@@ -36,12 +36,12 @@ class StorageError(Exception):
     """
 
 
-#: errors of the disk and not of the program that writes to it
+#: errors that the disk causes, not the program that writes to it
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EFBIG)
 
 
 def find_disk_error(error: BaseException | None) -> OSError | None:
-    """Return the error of a disk that is full, read-only, broken or gone, which others may have wrapped, or None."""
+    """Return the error of a disk that is full, read-only, broken or gone, even if other errors wrap it, or None."""
     while error is not None and not (isinstance(error, OSError) and error.errno in _DISK_ERRORS):
         error = error.__cause__
     return error

@@ -16,7 +16,7 @@ class Evaluations:
         self._by_round: dict[int, dict[str, float]] = {}
 
     def expect(self, names: Collection[str]) -> None:
-        """Note which metrics validation logs, before it has run after a round."""
+        """Note which metrics validation logs, before the first validation of a round."""
         self.names = frozenset(names)
 
     def record(self, round: int, values: Mapping[str, float], forget_earlier: bool = False) -> None:

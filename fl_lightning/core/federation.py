@@ -17,7 +17,7 @@ class FederationSettings:
         timeout: how many seconds the server waits for the clients of a round. The round goes on without the others, if
             at least ``server.min_clients`` are left.
         client_memory: who keeps what is remembered about a client, such as SCAFFOLD's control variates: the client's
-            ``node``, or the ``server``, which sends it along.
+            ``node``, or the ``server``, which sends it with the model.
     """
 
     num_clients: int | None = None

@@ -1,4 +1,4 @@
-"""The check that a folder can be written, before anything is trained."""
+"""A check before training that a folder can be written to."""
 
 import tempfile
 from pathlib import Path
@@ -7,7 +7,7 @@ from fl_lightning.core.errors import MisconfigurationError
 
 
 def check_new_folder(folder: Path, setting: str) -> None:
-    """Reject a folder that cannot be created or written.
+    """Reject a folder that cannot be created or written to.
 
     It is not created, because other processes may check the same folder at the same time.
 
@@ -24,5 +24,5 @@ def check_new_folder(folder: Path, setting: str) -> None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise MisconfigurationError(
-            f"the folder {str(folder)[:200]!r} cannot be used ({reason}): set {setting} to one that can be written"
+            f"the folder {str(folder)[:200]!r} cannot be used ({reason}): set {setting} to one that can be written to"
         ) from error

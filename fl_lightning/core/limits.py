@@ -4,9 +4,9 @@ import math
 
 from fl_lightning.core.errors import MisconfigurationError
 
-#: whole numbers that reach this do not fit into 64 bits, in which NumPy and torch count
+#: whole numbers from here on do not fit into the 64 bits of NumPy's and torch's integers
 _TOO_LARGE = 2**63
-#: a number that must be above 0 reaches this, because algorithms divide by it and by its square
+#: numbers that must be above 0 must be at least this, because algorithms divide by them and by their squares
 _SMALLEST = 1e-30
 
 

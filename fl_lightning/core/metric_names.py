@@ -2,7 +2,7 @@
 
 import re
 
-#: long words may be part of another word, such as ``val_crossentropyloss``; short ones stand on their own
+#: long words also count inside other words, such as ``val_crossentropyloss``; short ones only on their own
 _SMALLER_IS_BETTER = re.compile(r"loss|error|divergence|perplexity|distance|(?<![a-z])(kl|nll|mse|mae|rmse)(?![a-z])")
 _SHARE = re.compile(r"accuracy|precision|recall|specificity|auroc|(?<![a-z])(acc|f1|auc|iou|dice)(?![a-z])")
 

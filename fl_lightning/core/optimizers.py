@@ -1,4 +1,4 @@
-"""Checks of optimisers and schedulers that torch itself makes too late or not at all."""
+"""Checks of optimisers and schedulers that torch makes too late or not at all."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +30,7 @@ def make_server_optimizer(
 ) -> Optimizer:
     """Make the server's optimiser, or raise an error if it cannot move a model by a gradient.
 
-    It first takes a step on a small matrix, because some optimisers need more: LBFGS evaluates the loss.
+    It first takes a step on a small matrix, because some, such as LBFGS, need more than a gradient.
 
     Args:
         make: makes the optimiser from parameters.

@@ -60,11 +60,11 @@ class RunFolder:
 
     @property
     def provenance(self) -> Path:
-        """What the run was made with: versions, machine, code, seed, and fingerprints of the data and its division."""
+        """What the result depends on: versions, machine, code, seed, and fingerprints of the data and the partition."""
         return self.path / "provenance.yaml"
 
     def provenance_from_round(self, number: int) -> Path:
-        """Return what a run was made with from this round on, counted from 1, if it was resumed with something else."""
+        """Return the provenance from this round on, counted from 1, if the run was resumed in a new environment."""
         return self.path / f"provenance_from_round_{number}.yaml"
 
     @property

@@ -1,7 +1,7 @@
-"""Files that ``torch.save`` writes: written so that a kill or a power cut leaves no broken one, and verified when read.
+"""Files of ``torch.save``, written so that a kill or a power cut leaves no broken one, and verified when they are read.
 
-``torch.save`` writes a zip archive, which holds a checksum (CRC-32) of every tensor in it. ``torch.load`` does not look
-at them, so a file in which a bit has flipped is loaded without a word.
+``torch.save`` writes a zip archive, which holds a checksum (CRC-32) of every tensor in it. ``torch.load`` ignores
+them, so it loads a file in which a bit has flipped without complaint.
 """
 
 import os
@@ -21,7 +21,7 @@ PART = ".part"
 
 
 class DamagedFileError(Exception):
-    """Raised for a file that cannot be trusted. The message says what is wrong with it, as the end of a sentence."""
+    """Raised for a file that cannot be trusted. The message ends a sentence that begins with the file's name."""
 
 
 def write_saved_file(content: Any, path: Path) -> None:
@@ -67,8 +67,8 @@ def read_saved_file(path: Path, map_location: Any = "cpu", weights_only: bool = 
 
     Args:
         path: the file.
-        map_location: where the tensors are loaded, as ``torch.load`` takes it.
-        weights_only: False also loads other objects, which can run any code. Only for a file that you trust.
+        map_location: where the tensors are loaded, as for ``torch.load``.
+        weights_only: False also loads other objects, which can run any code. Use it only for files that you trust.
 
     Raises:
         DamagedFileError: if it is not a file of ``torch.save``, is damaged, or holds other objects.

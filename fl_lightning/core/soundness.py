@@ -1,4 +1,4 @@
-"""Whether what a client sent can be aggregated."""
+"""Checks whether a client's update can be aggregated."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from fl_lightning.core.update import ClientUpdate, LostClient
 
 
 class SoundnessCheck:
-    """Finds updates that would spoil the global model or that cannot be aggregated at all, for one round.
+    """Finds updates that would spoil the global model or that cannot be aggregated at all, in one round.
 
     An update is sound if it has samples, if its state has the model's entries with their shapes and kinds of numbers,
     and if its state, its extras and its loss are finite. Frozen entries may be missing, which means that the client did
@@ -21,7 +21,7 @@ class SoundnessCheck:
         layout: the parts of the model's state.
         start: the global state that the clients started from.
         extras: shapes of the extras that the algorithm expects, by name. Extras with other names may have any shape.
-        wait: whether to find out at once if an update is finite. On a GPU, the host waits for that once per client.
+        wait: whether to find out at once if an update is finite. On a GPU, this makes the host wait once per client.
             Otherwise, the answers stay on the device until :meth:`confirmed_doubts` reads them.
     """
 
@@ -35,11 +35,11 @@ class SoundnessCheck:
         real = {name: value for name, value in start.items() if name not in layout.aliases and _is_real(value)}
         #: for each entry with real numbers, whether it was not finite when the round began
         self._spoilt = dict(zip(real, _not_finite(real).unbind(), strict=True)) if real else {}
-        #: by client, names of tensors and for each of them, on the device, whether the client spoilt it
+        #: by client: the names of tensors and, on the device, whether the client spoilt each of them
         self._doubts: dict[int, tuple[list[str], Tensor]] = {}
 
     def __call__(self, update: ClientUpdate) -> LostClient | None:
-        """Return the client as lost if its update is unsound, as far as that is known without waiting."""
+        """Return the client as lost if its update is known to be unsound."""
         problem = self._mismatch(update)
         if problem is None:
             values = self._values(update)
@@ -62,7 +62,7 @@ class SoundnessCheck:
         return [LostClient(client, problem) for client, problem in problems.items() if problem is not None]
 
     def _mismatch(self, update: ClientUpdate) -> str | None:
-        """Say what prevents the update from being aggregated, as far as that shows without reading values."""
+        """Return what prevents the update from being aggregated, judging by everything but its values."""
         if update.num_samples < 1:
             return f"it has {update.num_samples} samples"
         for name in self._required:
@@ -82,7 +82,7 @@ class SoundnessCheck:
         return None
 
     def _values(self, update: ClientUpdate) -> dict[str, Tensor]:
-        """Return what must be finite of an update. Entries that the client did not send are the start's own tensors."""
+        """Return the tensors that must be finite. Entries that the client did not send are those of the start."""
         state = {name: update.state[name] for name in self._spoilt if name in update.state}
         values = {name: value for name, value in state.items() if value is not self._start[name]}
         values |= {f"extras[{name!r}]": value for name, value in update.extras.items() if _is_real(value)}
@@ -115,7 +115,7 @@ def _not_finite(values: Mapping[str, Tensor]) -> Tensor:
 
 
 def _first(names: list[str], flags: Tensor) -> str | None:
-    """Say which of the named tensors is the first that is not finite; None if all are."""
+    """Return which of the named tensors is the first that is not finite; None if all are."""
     numbers = flags.nonzero()
     return f"{names[int(numbers[0])]} is not finite" if len(numbers) else None
 

@@ -74,7 +74,7 @@ class StateLayout:
 
     @cached_property
     def layers(self) -> dict[str, list[str]]:
-        """The names of each layer's parameters, weight and bias together, by layer."""
+        """The names of the parameters of each layer, with weight and bias together."""
         layers: dict[str, list[str]] = {}
         for name in self.parameters:
             layers.setdefault(name.rpartition(".")[0], []).append(name)

@@ -11,7 +11,7 @@ from fl_lightning.core.state import StateDict
 
 @dataclass
 class ClientUpdate:
-    """A client's model after local training, with what the server may know about the training.
+    """A client's model after local training, with what the server learns about the training.
 
     Args:
         client: the client's number.
@@ -64,12 +64,12 @@ class ClientUpdate:
 
 @dataclass(frozen=True)
 class LostClient:
-    """A client of the round that sends nothing the server can use.
+    """A client of the round that sent nothing the server can use.
 
     Args:
         client: the client's number.
         reason: what happened, as the end of the sentence "client 3 failed in round 5: ...", in one line.
-        planned: whether the experiment asked for this loss, as ``client.dropout`` does. Then ``client.on_error`` does
+        planned: whether the experiment asked for this loss, as with ``client.dropout``. Then ``client.on_error`` does
             not matter.
         error: what its training raised, if that is the reason and happened in this process.
     """

@@ -1,4 +1,4 @@
-"""The Flower app that a federation is run as: the config, two lines of Python, and what to do with them."""
+"""The Flower app of a federation: the config, two lines of Python, and a README that says how to run them."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -14,7 +14,7 @@ def write_app(output: Path, name: str, config: str, num_clients: int | None) -> 
     """Write a Flower app.
 
     Args:
-        output: its folder, which must not exist or be empty.
+        output: its folder, which must be empty or not exist yet.
         name: name of the config, which becomes the name of the run.
         config: the complete config, as YAML.
         num_clients: number of clients, for the README.

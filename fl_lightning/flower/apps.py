@@ -1,4 +1,4 @@
-"""The two apps that Flower runs: one at the server, and one per message at a node. They import flwr first."""
+"""The two apps that Flower runs: one on the server, and one per message on a node. They import flwr first."""
 
 import fcntl
 import json
@@ -78,9 +78,7 @@ def ask_worker(packet: Packet, config: Path, node_config: dict[str, Any]) -> Pac
     except WorkerFailedError as error:
         return Packet({"error": str(error), "layouts": {}})
     if reply is None:
-        return Packet(
-            {"error": "its worker ended while it trained: see worker.log in the node's folder", "layouts": {}}
-        )
+        return Packet({"error": "its worker ended during training: see worker.log in the node's folder", "layouts": {}})
     return reply
 
 

@@ -49,7 +49,7 @@ class ServerCLI(FederatedCLI):
         data = self.datamodule
         num_clients = settings.num_clients or getattr(data.partition, "num_clients", None)
         if num_clients is None:
-            raise MisconfigurationError("how many clients there are is not known: set federation.num_clients")
+            raise MisconfigurationError("the number of clients is not known: set federation.num_clients")
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         server = next(callback for callback in callbacks if isinstance(callback, FederatedServer))
         identity = {
@@ -61,7 +61,7 @@ class ServerCLI(FederatedCLI):
         self.datamodule = RemoteData(**kept_arguments(data))
         self.datamodule.roll, self.datamodule.wait = roll, settings.wait
         same_shapes = getattr(server.aggregator, "max_width", None) is None
-        training = RemoteTraining(self._post, roll, server.client, settings, same_shapes)
+        training = RemoteTraining(self._post, roll, server, settings, same_shapes)
         server.training = training
         callbacks.append(WireTraffic(training))
 
@@ -71,7 +71,7 @@ class NodeCLI(FederatedCLI):
 
     Args:
         args: the command line, beginning with ``fit``.
-        node_config: what Flower's ``--node-config`` says.
+        node_config: the contents of Flower's ``--node-config``.
         folder: the node's folder.
         serve: called with a function that answers a packet.
     """
@@ -101,7 +101,7 @@ class NodeCLI(FederatedCLI):
             self.datamodule = OwnData(**{**arguments, "partition": partition, "selection": AllClients()})
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Instantiate a Trainer for a single client at a time, on the accelerator that the node's overlay says."""
+        """Instantiate a Trainer for a single client at a time, on the accelerator that the node's overlay names."""
         config = self.command_config.trainer
         self._server: FederatedServer = self.config_init[str(self.subcommand)]["server"]
         node = Node(self._server, self._clients, self._settings, NodeMemory(self._node_folder / "memory"), self._serve)

@@ -16,7 +16,7 @@ from fl_lightning.flower.local import check_installed, run_locally
 _EPILOG = """\
 All other options are those of fl-lightning fit: configs, overlays and settings.
 
-  fl-lightning flower --config run.yaml --output app/   # write the app; app/README.md says how to go on
+  fl-lightning flower --config run.yaml --output app/   # write the app; app/README.md says what to do next
   fl-lightning flower --config run.yaml --local 3       # a SuperLink, three nodes and the run, on this machine"""
 
 

@@ -22,7 +22,7 @@ def to_records(packet: Packet) -> RecordDict:
 
 
 def from_records(records: RecordDict) -> Packet:
-    """Return the packet in a Flower message. What others may have sent is checked, and nothing is unpickled."""
+    """Return the packet in a Flower message. The content is checked, and nothing is unpickled."""
     note, groups = records.config_records.get("note"), records.array_records.get("groups")
     text = note.get("json") if note is not None else None
     if not isinstance(text, str) or groups is None or any(array.stype != _BYTES for array in groups.values()):

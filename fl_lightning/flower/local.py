@@ -24,7 +24,7 @@ _CONNECTION = "local"
 def run_locally(app: Path, nodes: int) -> int:
     """Run an app and return its exit code: 0, 1 if the run failed, 130 after Ctrl-C, 143 after SIGTERM.
 
-    Nothing is left running, whichever way it ends. Runs are in the current folder, like those of a simulation.
+    Nothing is left running, however it ends. Runs are kept in the current folder, like those of a simulation.
 
     Args:
         app: folder of the app.
@@ -50,7 +50,8 @@ def _run(app: Path, nodes: int, home: Path, processes: "_Processes") -> int:
     _wait_for(port, processes)
     for number, node_port in enumerate(node_ports):
         node = [
-            *("flower-supernode", "--insecure", "--superlink", address, "--port", str(node_port)),
+            *(sys.executable, "-m", "fl_lightning.flower.supernode"),
+            *("--insecure", "--superlink", address, "--port", str(node_port)),
             *("--node-config", f'partition-id={number} num-partitions={nodes} folder="{home}/node_{number}"'),
         ]
         processes.start(f"node_{number}", node)
@@ -76,7 +77,7 @@ class _TerminatedError(Exception):
 
 
 class _Processes:
-    """Processes that end when this object is left, with all that they started."""
+    """A context manager whose processes end when it exits, along with all processes that they started."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -85,7 +86,7 @@ class _Processes:
             **os.environ,
             "FLWR_HOME": str(home),
             "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # seconds; Flower's default of 1 is most of a short round
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # seconds; the default, 1, is most of a short round
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": str(home),  # so that the workers' sockets are removed too
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -186,4 +187,4 @@ def _wait_for(port: int, processes: _Processes) -> None:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.2)
-    raise MisconfigurationError("Flower's superlink does not answer within 120 s: run flower-superlink to see why")
+    raise MisconfigurationError("Flower's superlink did not answer within 120 s: run flower-superlink to see why")

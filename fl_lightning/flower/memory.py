@@ -1,4 +1,4 @@
-"""What a node remembers about its clients, in a folder that survives its restart."""
+"""What a node remembers about its clients, in a folder that survives restarts of the node."""
 
 import os
 import re
@@ -31,7 +31,7 @@ class NodeMemory:
         if not path.is_file():
             raise MisconfigurationError(
                 f"the node has no memory of client {client} after round {version.round + 1}, because it keeps the last"
-                f" {_VERSIONS} versions and {path} is missing: resume from a later checkpoint, or begin a new run"
+                f" {_VERSIONS} versions and {path} is missing: resume from a later checkpoint, or start a new run"
             )
         return torch.load(path, weights_only=True)
 

@@ -1,7 +1,9 @@
-"""A node: has the data of one or more clients and trains them when the server asks."""
+"""A node: holds the data of one or more clients and trains them when the server asks."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,7 +70,7 @@ class OwnData(FederatedDataModule):
 
 
 class Node(RoundRunner):
-    """Answers the server's requests, for as long as there are any. It takes the server's place in a node's Trainer.
+    """Answers the server's requests until the node ends. It takes the server's place in a node's Trainer.
 
     The Trainer runs a single round that lasts until the node ends, so the module is set up and on its device, and the
     data is loaded, exactly once and by Lightning.
@@ -78,7 +80,7 @@ class Node(RoundRunner):
         clients: the clients that this node has.
         settings: the settings that must agree with the server's, by key.
         memory: keeps what the node remembers about its clients.
-        serve: called with a function that answers a packet; returns when the node is to end.
+        serve: called with a function that answers a packet; returns when the node should end.
     """
 
     optimizer = None
@@ -121,8 +123,10 @@ class Node(RoundRunner):
         assert isinstance(module, LightningModule)
         server = self.server
         server.aggregator.memory = self._store.part(type(server.aggregator).__name__)
-        # The number of clients does not matter here: it is a matter of the server's half.
-        federation = Federation(data.num_clients, data.seed, server.weighting, server.optimizer, server.client)
+        # The number of clients does not matter here: only the server's half of an algorithm uses it.
+        federation = Federation(
+            data.num_clients, data.seed, server.weighting, server.optimizer, server.client, data.selection
+        )
         server.aggregator.prepare(module, federation)
         callbacks = [*self._module_callbacks, *server.aggregator.client_callbacks()]
         server.client.prepare(module, data, callbacks, self._store)
@@ -181,11 +185,12 @@ class Node(RoundRunner):
         (update,) = server.client.train_cohort([request.client], round)
         if isinstance(update, LostClient):
             return write_loss(update)
-        remembers = bool(update.memory)
-        if request.keeper == "node" and remembers:
-            self._memory.save(request.client, request.version, update.memory)
         for transform in server.transforms:
             update = transform(update, round, server.aggregator.layout)
+        kept = {**memory, **update.memory}
+        remembers = bool(kept)
+        if request.keeper == "node" and remembers:
+            self._memory.save(request.client, request.version, kept)
         names = list(server.client.logged_names)
         return write_update(update, request, server.aggregator.needs_class_counts, names, remembers)
 
@@ -235,7 +240,7 @@ class Node(RoundRunner):
             self._store.put(writer, client, {name: value.to(device) for name, value in values.items()})
 
     def _begin_round(self, module: LightningModule, request: Request) -> Round:
-        """Bring module and aggregator into the state that they have in a simulation when a client trains."""
+        """Put module and aggregator into the state that they have in a simulation when a client trains."""
         aggregator = self.server.aggregator
         self._load(module, request.round.start)
         trainable = set(request.trainable)
@@ -245,8 +250,7 @@ class Node(RoundRunner):
         def personal(client: int) -> StateDict:
             return {**request.personal, **aggregator.personal_state(client)}
 
-        sent = request.round
-        round = Round(sent.number, sent.num_rounds, sent.seed, sent.start, sent.broadcast, personal, sent.evaluations)
+        round = replace(request.round, personal=personal, memory=partial(self._store.get, device=module.device))
         aggregator.begin_round(module, round)
         aggregator.round = round
         return round

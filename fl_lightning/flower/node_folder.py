@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def is_alive(process: int) -> bool:
-    """Return whether a process runs. One that has ended may be listed until its parent takes note."""
+    """Return whether a process is running. One that has ended may stay listed until its parent collects it."""
     if Path("/proc/self/stat").is_file():
         try:
             status = Path(f"/proc/{process}/stat").read_text()
@@ -25,7 +25,7 @@ def is_alive(process: int) -> bool:
 
 @dataclass(frozen=True)
 class WorkerFolder:
-    """The folder of a worker. Only its owner can look into it.
+    """The folder of a worker. Only its owner can open it.
 
     Its path is short, because the path of a socket must not be longer than about 100 characters.
     """
@@ -38,7 +38,7 @@ class WorkerFolder:
         path = Path(tempfile.gettempdir(), f"fl_lightning_{os.getuid()}_{process}")
         path.mkdir(mode=0o700, exist_ok=True)
         if path.stat().st_uid != os.getuid() or path.stat().st_mode & 0o077:
-            raise PermissionError(f"{path} is open to others: remove it")
+            raise PermissionError(f"{path} is accessible to other users: remove it")
         return cls(path)
 
     @property

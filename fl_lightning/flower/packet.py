@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 #: the length of a header and the lengths in it are sent as this many bytes
 _LENGTH = 8
-#: A note that is longer than this is not read: it would come from something else than this package.
+#: A longer note is not read, because it cannot come from this package.
 _MAX_HEADER = 64_000_000
 
 

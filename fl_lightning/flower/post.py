@@ -19,7 +19,7 @@ class Undelivered:
 
 
 class Post(ABC):
-    """Delivers packets to nodes. The transport's retries, encryption and authentication are behind it."""
+    """Delivers packets to nodes. It hides the transport's retries, encryption and authentication."""
 
     @abstractmethod
     def nodes(self) -> set[int]:
@@ -31,9 +31,9 @@ class Post(ABC):
 
         Args:
             node: the node to send it to.
-            kind: what the node is to do: ``query``, ``train`` or ``evaluate``.
+            kind: what the node should do: ``query``, ``train`` or ``evaluate``.
             packet: the packet.
-            seconds: how long an answer is of use.
+            seconds: how long an answer is useful.
         """
 
     @abstractmethod

@@ -23,7 +23,7 @@ _NUMBERS = ("num_samples", "num_steps", "num_bytes", "learning_rate")
 
 @dataclass(frozen=True)
 class Version:
-    """Which state of a client's memory is meant: the one after a round, in the run with this number."""
+    """Identifies a state of a client's memory: the one after this round of this run."""
 
     run: int
     round: int
@@ -55,7 +55,7 @@ class Request:
 
 
 class RoundPackets:
-    """Packs what all clients of a round get only once, however many they are.
+    """Encodes what all clients of a round receive only once, however many clients there are.
 
     Args:
         round: the round.
@@ -69,6 +69,7 @@ class RoundPackets:
             "number": round.number,
             "num_rounds": round.num_rounds,
             "seed": round.seed,
+            "num_clients": round.num_clients,
             "trainable": list(trainable),
             "evaluations": {"names": names, "rounds": list(evaluations.state_dict().items())},
         }
@@ -174,6 +175,7 @@ def read_request(packet: Packet, device: torch.device) -> Request:
         start=groups.get("start", {}),
         broadcast=groups.get("broadcast", {}),
         evaluations=evaluations,
+        num_clients=note["num_clients"],
     )
     return Request(
         client=note["client"],
@@ -190,7 +192,7 @@ def read_request(packet: Packet, device: torch.device) -> Request:
 def write_update(
     update: ClientUpdate, request: Request, with_counts: bool, logged_names: Sequence[str], remembers: bool
 ) -> Packet:
-    """Return a client's answer: what it changed of the state that it got, and what it reports.
+    """Return a client's answer: the entries that it changed in the state that it got, and what it reports.
 
     Args:
         update: what the client sends; its memory is sent only if the server keeps it.

@@ -1,4 +1,4 @@
-"""The server's view of data that it never sees."""
+"""What the server knows about data that it never sees."""
 
 from typing import Any, NoReturn
 
@@ -15,7 +15,7 @@ from fl_lightning.flower.roll import Roll
 
 
 class RemoteData(FederatedDataModule):
-    """A data module that knows how many samples each client has, but has none of them.
+    """A data module that knows how many samples each client has, but holds none of them.
 
     Selections, the partition's picture and the run's summary work as in a simulation. The source is used for
     validation and testing only, so the server needs no training data.
@@ -46,7 +46,7 @@ class RemoteData(FederatedDataModule):
         return False
 
     def client_loader(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise an error: no samples of a client are here."""
+        """Raise an error, because the server has no samples of clients."""
         raise MisconfigurationError(
             "the clients' samples stay on their nodes, but a callback of the server asks for them: remove it from"
             " trainer.callbacks, or simulate"

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fl_lightning._lightning.names import Callback, LightningModule, rank_zero_warn
-from fl_lightning.client import CohortTraining, LocalTraining
+from fl_lightning.callbacks import FederatedServer
+from fl_lightning.client import CohortTraining
 from fl_lightning.client.participants import keyed_callbacks
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.federation import FederationSettings
@@ -20,6 +21,7 @@ from fl_lightning.flower.packet import Packet
 from fl_lightning.flower.post import Post, Undelivered
 from fl_lightning.flower.protocol import Memory, RoundPackets, Version, entries_of, evaluation_request, read_update
 from fl_lightning.flower.roll import Roll
+from fl_lightning.transforms import UploadTransform
 
 #: the writer, in the server's store, of which version of its memory a client has reached
 _WRITER = "node"
@@ -28,14 +30,14 @@ _WRITER = "node"
 class RemoteTraining(CohortTraining):
     """Trains the clients of a round on the nodes that have them.
 
-    Updates are handed on in the order of the cohort, so the result does not depend on who is fastest. A client whose
-    node is away, dies or takes too long is lost to the round, whatever ``client.on_error`` says, because that is
-    normal in a federation. What a node answers is checked like any other update, and that policy decides.
+    Updates are passed on in the order of the cohort, so the result does not depend on which client is fastest. If a
+    node is away, dies or takes too long, the round goes on without its client, whatever ``client.on_error`` says,
+    because that is normal in a federation. A node's answer is checked like any other update; then that policy applies.
 
     Args:
         post: delivers packets to the nodes.
         roll: knows which node has which client.
-        local_training: how clients train.
+        server: the algorithm, how clients train, and the transforms, which nodes apply.
         settings: the settings of the federation.
         same_shapes: whether the nodes' models must have the shapes of the server's.
 
@@ -50,13 +52,13 @@ class RemoteTraining(CohortTraining):
         self,
         post: Post,
         roll: Roll,
-        local_training: LocalTraining,
+        server: FederatedServer,
         settings: FederationSettings,
         same_shapes: bool = True,
     ) -> None:
         self._post = post
         self._roll = roll
-        self._local_training = local_training
+        self._server = server
         self._settings = settings
         self._same_shapes = same_shapes
         # Two runs must never mix up their clients' memories, not even with equal seeds.
@@ -76,15 +78,23 @@ class RemoteTraining(CohortTraining):
             raise MisconfigurationError(
                 "trainer.fast_dev_run is set, but nodes train whole rounds: leave it out, or simulate"
             )
-        if self._local_training.dropout > 0:
+        local_training, transforms = self._server.client, self._server.transforms
+        if local_training.dropout > 0:
             raise MisconfigurationError(
-                f"client.dropout={self._local_training.dropout} is for simulations, because real clients drop out by"
+                f"client.dropout={local_training.dropout} is for simulations, because real clients drop out by"
                 " themselves: leave it out"
             )
+        for transform in transforms:
+            if type(transform).apply is not UploadTransform.apply:
+                raise MisconfigurationError(
+                    f"{type(transform).__name__} needs the updates of several clients, but a node transforms each"
+                    " update by itself: remove it from server.transforms, or simulate"
+                )
         self._module = module
         self._store = store or ClientStore()
-        callbacks = [*self._local_training.callbacks, *algorithm_callbacks]
-        self._writers = [key for key, _ in keyed_callbacks(callbacks)]
+        callbacks = [*local_training.callbacks, *algorithm_callbacks]
+        names = [type(transform).__name__ for transform in transforms]
+        self._writers = [*(key for key, _ in keyed_callbacks(callbacks)), *names]
         self._roll.check_model(entries_of(module), self._same_shapes)
 
     def release(self) -> None:
@@ -123,7 +133,7 @@ class RemoteTraining(CohortTraining):
     def evaluate(
         self, clients: Sequence[int], module: LightningModule, round: Round, samples: str
     ) -> dict[int, dict[str, float]]:
-        """Evaluate the clients that are present on their nodes, which have their own layers and their own data."""
+        """Evaluate the clients that are present, on their nodes, which hold the clients' own layers and data."""
         end = time.monotonic() + self._settings.timeout
         state = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
         messages = {}
@@ -169,27 +179,27 @@ class RemoteTraining(CohortTraining):
         )
 
     def _memory_of(self, client: int) -> Memory:
-        """Return what the server remembers about a client; nothing if that is the node's business."""
+        """Return what the server remembers about a client; nothing if the node keeps the memory."""
         if self._settings.client_memory == "node":
             return {}
         kept = {writer: self._store.get(writer, client, self._module.device) for writer in self._writers}
         return {writer: values for writer, values in kept.items() if values is not None}
 
     def _known_version(self, client: int) -> Version | None:
-        """Return the version of its memory that a client has reached, as far as the server's checkpoint knows."""
+        """Return the version of its memory that a client has reached, according to the server's checkpoint."""
         values = self._store.get(_WRITER, client, torch.device("cpu"))
         return None if values is None else Version(int(values["run"]), int(values["round"]))
 
     def _wait_for(self, number: str, end: float) -> Packet | Undelivered:
-        pause = 0.05
+        begin = time.monotonic()
         while True:
             answer = self._post.collect([number]).get(number)
             if answer is not None:
                 return answer
-            if time.monotonic() > end:
+            now = time.monotonic()
+            if now > end:
                 return Undelivered(f"it did not answer within {self._settings.timeout:g} s (federation.timeout)")
-            time.sleep(pause)
-            pause = min(pause * 1.2, 1.0)
+            time.sleep(min(max(0.05, 0.03 * (now - begin)), 1.0))  # a round takes at most 3 % longer for it
 
     def _read(self, answer: Packet, client: int, round: Round) -> ClientUpdate | LostClient:
         self.received += answer.num_bytes
@@ -204,5 +214,5 @@ class RemoteTraining(CohortTraining):
 
 
 def _absent(client: int, round: Round, reason: str) -> LostClient:
-    rank_zero_warn(f"client {client} is lost to round {round.number + 1}: {reason}")
+    rank_zero_warn(f"client {client} is missing from round {round.number + 1}: {reason}")
     return LostClient(client, reason, planned=True)

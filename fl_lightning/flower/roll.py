@@ -8,7 +8,7 @@ from typing import Any
 from fl_lightning._lightning.names import rank_zero_info, rank_zero_warn
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.flower.packet import Packet
-from fl_lightning.flower.post import Post
+from fl_lightning.flower.post import Post, Undelivered
 
 #: how many seconds a node may take to answer the roll call; a node imports Lightning and loads its data first
 _GREETING = 180.0
@@ -31,7 +31,7 @@ class Present:
 
 
 class Roll:
-    """Knows which node has which client, and refuses nodes that do not fit to the server.
+    """Knows which node has which client, and refuses nodes that do not match the server.
 
     Args:
         post: delivers packets to the nodes.
@@ -51,6 +51,8 @@ class Roll:
         self._greetings: dict[int, str] = {}
         self._models: dict[int, dict[str, list[Any]]] = {}
         self._refused: dict[int, str] = {}
+        #: why nodes did not answer when they were last greeted
+        self._silent: dict[int, str] = {}
 
     def call(self, seconds: float) -> None:
         """Wait until every client is present.
@@ -68,7 +70,7 @@ class Roll:
                 return
             if time.monotonic() > end:
                 numbers = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
-                reasons = "".join(f"; {reason}" for reason in self._refused.values())
+                reasons = "".join(f"; {reason}" for reason in [*self._refused.values(), *self._silent.values()])
                 raise MisconfigurationError(
                     f"after {seconds:g} s, {len(missing)} of {self.num_clients} clients are missing ({numbers})"
                     f"{reasons}: start their nodes, or set federation.num_clients"
@@ -88,8 +90,12 @@ class Roll:
         answers = self._post.collect(self._greetings.values()) if self._greetings else {}
         for node, message in list(self._greetings.items()):
             answer = answers.get(message)
+            if answer is not None:
+                self._silent.pop(node, None)
             if isinstance(answer, Packet):
                 self._admit(node, answer.note)
+            elif isinstance(answer, Undelivered):
+                self._silent[node] = f"node {node} did not answer: {answer.reason}"
             if answer is not None or node not in nodes:
                 del self._greetings[node]
 
@@ -119,7 +125,7 @@ class Roll:
             self.clients[int(client)] = Present(node, described["num_samples"], described["class_counts"])
 
     def _difference(self, note: dict[str, Any]) -> str | None:
-        """Say in what a node differs from the server."""
+        """Return how a node differs from the server, or None."""
         theirs, ours = note.get("version"), self._identity["version"]
         if theirs != ours:
             return f"it has fl_lightning {theirs}, but the server has {ours}: install the same version there"
@@ -140,11 +146,11 @@ class Roll:
             ours, theirs = self._entries.get(name), model.get(name)
             if ours is None or theirs is None or ours[0] != theirs[0] or (self._same_shapes and ours[1] != theirs[1]):
                 described = [" ".join(map(str, entry)) if entry else "missing" for entry in (theirs, ours)]
-                return f"its model differs: {name} is {described[0]} there and {described[1]} at the server"
+                return f"its model differs: {name} is {described[0]} there and {described[1]} on the server"
         return None
 
     def _check_clients(self, clients: Any) -> str | None:
-        """Say what is wrong with the clients that a node says it has."""
+        """Return what is wrong with the clients that a node claims to have, or None."""
         if not isinstance(clients, dict) or not clients:
             return "it has no clients: set partition-id in its --node-config"
         for number, described in clients.items():

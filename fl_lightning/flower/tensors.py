@@ -25,7 +25,7 @@ Layout = list[tuple[str, str, list[int]]]
 
 
 class WireError(ValueError):
-    """Raised for a packet that does not hold what it must. The message is one line, for the person at the server."""
+    """Raised for a packet with wrong or missing content. The message is one line, for whoever runs the server."""
 
 
 def encode(note: Mapping[str, Any], groups: Groups) -> Packet:
@@ -70,8 +70,8 @@ def _tensors_in(group: str, layout: Any, data: bytes, device: torch.device) -> S
         name, dtype, shape = _checked(group, entry)
         end = begin + dtype.itemsize * torch.Size(shape).numel()
         if end > len(data) or name in tensors:
-            raise WireError(f"{group} has too few bytes for {name}, or has it twice")
-        # a piece is cloned first, because it may begin at a position that its type does not allow
+            raise WireError(f"{group} has too few bytes for {name}, or lists it twice")
+        # a piece is cloned first, because it may start at an offset that is not aligned for its type
         piece = buffer[begin:end].clone().view(dtype) if end > begin else torch.empty(0, dtype=dtype)
         tensors[name] = piece.view(shape).to(device)
         begin = end

@@ -1,4 +1,4 @@
-"""What a round really sends."""
+"""How many bytes a round really sends."""
 
 from fl_lightning._lightning.names import Trainer
 from fl_lightning.aggregation import Aggregate
@@ -9,7 +9,7 @@ from fl_lightning.module import FederatedModule
 
 
 class WireTraffic(RoundCallback):
-    """Logs the bytes of a round as measured: ``wire/up`` and ``wire/down``, without what the transport adds.
+    """Logs the measured bytes of a round, ``wire/up`` and ``wire/down``, without what the transport adds.
 
     ``bytes/up`` and ``bytes/down`` are what the algorithm needs to send, as in a simulation.
 

@@ -1,7 +1,7 @@
 """The long-lived process of a node, which keeps the module, the data and the device between messages.
 
 Flower starts a process per message. Importing Lightning there would take longer than a round, so that process only
-passes the message on to this one, through a socket that nobody but its owner can open.
+passes the message on to this one, through a socket that only its owner can open.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 from fl_lightning.flower.node_folder import WorkerFolder, is_alive
 from fl_lightning.flower.packet import Packet, Stream, read_packet, write_packet
 
-#: how often the worker looks whether its SuperNode is still there, in seconds
+#: how often the worker checks whether its SuperNode is still running, in seconds
 _LOOK = 0.5
 
 
@@ -72,7 +72,7 @@ def _reply(stream: Stream, packet: Packet) -> None:
     try:
         write_packet(stream, packet)
     except OSError:
-        logging.warning("nobody waits for the answer any more")
+        logging.warning("nobody is waiting for the answer any more")
 
 
 if __name__ == "__main__":

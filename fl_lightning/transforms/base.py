@@ -11,7 +11,7 @@ from fl_lightning.core.update import ClientUpdate
 class UploadTransform(ABC):
     """Base class of all transforms. They work with every aggregator, because the result is an update like any other."""
 
-    #: whether it makes the update smaller on the wire
+    #: whether the transform makes updates smaller on the wire
     compresses = False
 
     @abstractmethod
@@ -21,7 +21,7 @@ class UploadTransform(ABC):
     def apply(self, updates: Iterable[ClientUpdate], round: Round, layout: StateLayout) -> Iterator[ClientUpdate]:
         """Yield the round's updates as the server receives them, each as soon as its client is done.
 
-        Override it for a transform that needs several updates at once. In a distributed run, each rank has the updates
+        Override this in a transform that needs several updates at once. In a distributed run, each rank has the updates
         of its own clients, and a rank without clients calls this too.
         """
         for update in updates:
@@ -29,6 +29,6 @@ class UploadTransform(ABC):
 
 
 def compressed_bytes(update: ClientUpdate, layout: StateLayout, size: int) -> int:
-    """Return the size of an update on the wire if its parameters take ``size`` bytes, unless they take fewer anyway."""
+    """Return the size of an update on the wire if its parameters take ``size`` bytes, or fewer if they did before."""
     sent = [update.state[name].nbytes for name in layout.parameters if name not in update.unsent]
     return (update.num_bytes or 0) - sum(sent) + min(size, sum(sent))

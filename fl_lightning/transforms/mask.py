@@ -20,7 +20,7 @@ from fl_lightning.transforms.base import UploadTransform
 class BernoulliMask(UploadTransform):
     """Uploads Δ ⊙ R, where R is a client's random 0/1 mask over the parameters.
 
-    The mask stays the same in all rounds. It follows from the run's seed and the client's number, so it is neither
+    The mask is the same in all rounds. It follows from the run's seed and the client's number, so it is neither
     stored nor sent, and only the kept entries are uploaded.
 
     Args:

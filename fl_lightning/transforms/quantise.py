@@ -1,4 +1,4 @@
-"""Quantised uploads: every entry becomes one of a few levels, at random and without bias.
+"""Quantised uploads: every entry is rounded to one of a few levels, at random and without bias.
 
 Alistarh, Grubic, Li, Tomioka, Vojnovic. QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding.
 NeurIPS 2017 (section 3.1, and the buckets of section 4).
@@ -26,12 +26,12 @@ _NORM_BYTES = 4
 class QSGD(UploadTransform):
     """Uploads ‖v‖ · sgn(v_i) · l_i / s for every bucket v of Δ_k, with a random level l_i whose mean is s |v_i| / ‖v‖.
 
-    The mean over the random levels is Δ_k. Statistics and counters are uploaded whole. An entry takes as many bits as
-    its 2 s + 1 possible values need, and a bucket 4 bytes for its norm.
+    The expected upload is Δ_k. Statistics and counters are uploaded unquantised. An entry takes as many bits as
+    its 2 s + 1 possible values need, and a bucket takes 4 more bytes for its norm.
 
     Args:
         levels: s, the number of levels above zero.
-        bucket: how many entries share a norm; fewer entries give less noise and more norms.
+        bucket: how many entries share a norm; smaller buckets give less noise, but more norms to upload.
     """
 
     compresses = True
@@ -44,7 +44,7 @@ class QSGD(UploadTransform):
 
     def __call__(self, update: ClientUpdate, round: Round, layout: StateLayout) -> ClientUpdate:
         trained, start = layout.flatten(update.state), layout.flatten(round.start_of(update.client))
-        # on the CPU, because a GPU's generator would draw other numbers
+        # on the CPU, because a GPU's generator would draw different numbers
         generator = torch.Generator().manual_seed(seed_for("levels", round.seed, round.number, update.client))
         sent = self.quantise(trained.parameters - start.parameters, generator)
         flat = FlatState(start.parameters + sent, trained.statistics, trained.counters)
@@ -57,7 +57,7 @@ class QSGD(UploadTransform):
         )
 
     def quantise(self, vector: Tensor, generator: torch.Generator) -> Tensor:
-        """Return a vector with random levels, whose mean is the vector."""
+        """Return the vector with its entries rounded to random levels; the expected result is the vector itself."""
         size = len(vector)
         buckets = functional.pad(vector, (0, -size % self.bucket)).view(-1, self.bucket)
         norms = buckets.norm(dim=1, keepdim=True)

@@ -14,15 +14,15 @@ from fl_lightning.core.state import FlatState, StateLayout
 from fl_lightning.core.update import ClientUpdate
 from fl_lightning.transforms.base import UploadTransform, compressed_bytes
 
-#: size of the position of an entry on the wire
+#: size of an entry's position on the wire
 _INDEX_BYTES = 4
 
 
 class TopK(UploadTransform):
-    """Uploads the k entries of Δ_k + e_k that are largest in size, and keeps the others as e_k for the next time.
+    """Uploads the k entries of Δ_k + e_k with the largest absolute values, and keeps the others as the next e_k.
 
-    e_k is what the client has not sent so far. It stays with the client, in its memory, until the client takes part
-    again. Statistics and counters are uploaded whole. A sent entry takes its own bytes and 4 for its position.
+    e_k is what the client has not sent so far. It stays in the client's memory until the client takes part
+    again. Statistics and counters are uploaded uncompressed. A sent entry takes its own bytes and 4 for its position.
 
     Args:
         fraction: k as a fraction of the parameters; at least one entry is sent. 1 sends everything.

@@ -19,7 +19,7 @@ CASES = {
     ),
     "a second server": (
         ["--trainer.callbacks+=FederatedServer"],
-        "Trainer cannot be made with these arguments, RuntimeError: Found more than one stateful callback of type",
+        "Trainer cannot be created with these arguments, RuntimeError: Found more than one stateful callback of type",
     ),
     "no rounds": (
         ["--trainer.max_epochs", 0],
@@ -54,11 +54,11 @@ CASES = {
     ),
     "an unusable folder": (
         ["--trainer.default_root_dir", "/dev/null/runs"],
-        "cannot be used (Not a directory): set trainer.default_root_dir to one that can be written",
+        "cannot be used (Not a directory): set trainer.default_root_dir to one that can be written to",
     ),
     "an unusable folder for clients": (
         ["--server.client_folder", "/dev/null/clients"],
-        "cannot be used (Not a directory): set server.client_folder to one that can be written",
+        "cannot be used (Not a directory): set server.client_folder to one that can be written to",
     ),
     "a server's optimiser that torch refuses": (
         ["--server.optimizer", "SGD", "--server.optimizer.lr", -1],
@@ -83,11 +83,11 @@ CASES = {
     ),
     "a strategy that is not there": (
         ["--trainer.strategy", "nonsense"],
-        "Trainer cannot be made with these arguments, ValueError: You selected an invalid strategy name",
+        "Trainer cannot be created with these arguments, ValueError: You selected an invalid strategy name",
     ),
     "an accelerator that is not there": (
         ["--trainer.accelerator", "tpu"],
-        "Trainer cannot be made with these arguments, ModuleNotFoundError: Requirement 'torch_xla",
+        "Trainer cannot be created with these arguments, ModuleNotFoundError: Requirement 'torch_xla",
     ),
 }
 

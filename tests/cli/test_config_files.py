@@ -18,14 +18,14 @@ def test_config_files_are_found_on_the_command_line(tmp_path, monkeypatch):
     ("text", "problem"),
     [
         ("", "c.yaml is empty, not a config: write sections, such as client, data, federation, model, server, trainer"),
-        ("text", "c.yaml is a text, not a config"),
+        ("text", "c.yaml is a string, not a config"),
         ("server: null", "c.yaml: server is null, but it is a section: give it settings, or leave it out"),
         ("server: 1", "c.yaml: server is a number, but it is a section"),
         ("client: []", "c.yaml: client is a list, but it is a section"),
         ("client: {epoch: {}}", "c.yaml: 'client.epoch' is not a setting: remove it"),
         ("trainer: {unknown: null}", "c.yaml: 'trainer.unknown' is not a setting: remove it"),
         ("sever: {}", "c.yaml: 'sever' is not a section: remove it"),
-        ("1: 2", "c.yaml has the key 1: set it to the name of a section or a setting"),
+        ("1: 2", "c.yaml has the key 1: use the name of a section or a setting"),
         ("server: {client: {epochs: 2}}", "server.client is set, but client is a section: move it there"),
         ("server: {aggregator: {class_path: FedAvg, init_args: {a: {}}}}", "'server.aggregator.init_args.a' is not an"),
         (

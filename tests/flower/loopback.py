@@ -130,7 +130,7 @@ class Federation:
         data = RemoteData(Blobs(), partition=self.partition, selection=selection)
         data.roll = Roll(self.post, self.identity(server), self.partition.num_clients)
         data.wait = self.settings.wait
-        self.training = server.training = RemoteTraining(self.post, data.roll, server.client, self.settings)
+        self.training = server.training = RemoteTraining(self.post, data.roll, server, self.settings)
         module = FederatedModule(self.make_module())
         trainer = quiet_trainer(max_epochs=rounds, callbacks=[server, *callbacks], **flags)
         trainer.fit(module, data, ckpt_path=ckpt_path)

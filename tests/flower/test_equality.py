@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from fl_lightning import FederatedDataModule, LocalTraining
-from fl_lightning.aggregation import FedAvg
+from fl_lightning.aggregation import DPFedAvg, FedAvg
+from fl_lightning.attacks import LabelFlip, SignFlip
 from fl_lightning.callbacks import CosineAnnealing, Ditto, FederatedServer
-from fl_lightning.data import ClassesPerClient, RandomClients, SequentialClients
+from fl_lightning.data import ClassesPerClient, PoissonClients, RandomClients, SequentialClients
 from fl_lightning.flower.node import OwnData, Undivided
-from fl_lightning.transforms import BernoulliMask
+from fl_lightning.transforms import BernoulliMask, TopK
 from tests.flower.loopback import Federation
 from tests.flower.sources import FileBlobs
 from tests.test_every_algorithm import ALGORITHMS, fitting_model
@@ -27,6 +28,14 @@ CASES = {
     ),
     "Ditto": (FedAvg, {"callbacks": [Ditto(lam=0.5)]}, RandomClients(count=3)),
     "FedBN with a mask": (ALGORITHMS["FedBN"], {"transforms": [BernoulliMask(0.6)]}, RandomClients(count=3)),
+    "TopK": (FedAvg, {"transforms": [TopK(0.1)]}, RandomClients(count=3)),
+    "Scaffold with TopK": (ALGORITHMS["Scaffold"], {"transforms": [TopK(0.1)]}, RandomClients(count=3)),
+    "bad clients": (
+        FedAvg,
+        {"callbacks": [LabelFlip(0.4, classes=4)], "transforms": [SignFlip(0.4)]},
+        RandomClients(count=3),
+    ),
+    "DPFedAvg": (lambda: DPFedAvg(1.0, noise_multiplier=0.1), {"weighting": "uniform"}, PoissonClients(rate=0.6)),
     "server Adam": (
         FedAvg,
         {"optimizer": lambda parameters: torch.optim.Adam(parameters, lr=0.01)},
@@ -41,12 +50,14 @@ def case(name: str, **client):
     def make_server() -> FederatedServer:
         return FederatedServer(
             make(),
+            options.get("weighting", "samples"),
             client=LocalTraining(epochs=1, callbacks=options.get("callbacks"), **client),
             optimizer=options.get("optimizer"),
             transforms=options.get("transforms"),
         )
 
-    return (lambda: fitting_model(name)), make_server, selection
+    # DPFedAvg protects parameters only, so its model has no statistics, like FedMA's
+    return (lambda: fitting_model("FedMA" if name == "DPFedAvg" else name)), make_server, selection
 
 
 def simulated(name: str, rounds: int = 3, **options):

@@ -9,16 +9,18 @@ import torch
 
 from fl_lightning import LocalTraining
 from fl_lightning.aggregation import FedAvg, FedNS
+from fl_lightning.attacks import ALittleIsEnough
 from fl_lightning.callbacks import FederatedServer, RoundCallback
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import ClassesPerClient
 from fl_lightning.flower.packet import Packet
+from fl_lightning.flower.post import Undelivered
 from fl_lightning.flower.tensors import decode, encode
 from tests.flower.loopback import Federation
 from tests.toys import Net, federate, identical
 
-# A client that is lost is lost again in later rounds, until its node is back.
-pytestmark = pytest.mark.filterwarnings("ignore:client . is lost to round")
+# A client that is missing is missing again in later rounds, until its node is back.
+pytestmark = pytest.mark.filterwarnings("ignore:client . is missing from round")
 
 PARTITION = ClassesPerClient(3, 2)
 
@@ -76,7 +78,7 @@ def test_a_node_that_dies_in_a_round_is_left_out_and_comes_back(federation):
             3: lambda: federation.post.answers.update({9: federation._parked[1].answer}),
         }
     )
-    with pytest.warns(UserWarning, match="client 1 is lost to round 2: its node is not connected"):
+    with pytest.warns(UserWarning, match="client 1 is missing from round 2: its node is not connected"):
         federation.run(rounds=5, callbacks=[watcher])
     assert watcher.took_part == [[0, 1, 2], [0, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
 
@@ -93,7 +95,7 @@ def test_a_node_that_dies_while_it_trains_is_left_out_of_the_round(federation):
 
     post.send = send
     watcher = Participants()
-    with pytest.warns(UserWarning, match="client 2 is lost to round 2: the node is gone"):
+    with pytest.warns(UserWarning, match="client 2 is missing from round 2: the node is gone"):
         federation.run(rounds=2, callbacks=[watcher])
     assert watcher.took_part == [[0, 1, 2], [0, 1]]
 
@@ -111,7 +113,7 @@ def test_a_node_that_does_not_answer_in_time_is_left_out_of_the_round(federation
 
     federation.post.collect = collect_others
     watcher = Participants()
-    with pytest.warns(UserWarning, match=r"client 1 is lost to round 1: it did not answer within 0.5 s"):
+    with pytest.warns(UserWarning, match=r"client 1 is missing from round 1: it did not answer within 0.5 s"):
         federation.run(rounds=1, callbacks=[watcher])
     assert watcher.took_part == [[0, 2]]
 
@@ -130,10 +132,35 @@ def test_a_round_that_goes_on_without_a_client_is_exactly_the_round_of_the_other
     assert identical(state, dict(expected.state_dict()))
 
 
+def test_a_transform_that_needs_several_clients_updates_is_refused_by_name(tmp_path):
+    def colluding() -> FederatedServer:
+        return make_server(transforms=[ALittleIsEnough(0.5)])
+
+    with (
+        Federation(Net, colluding, PARTITION, tmp_path) as federation,
+        pytest.raises(MisconfigurationError, match="ALittleIsEnough needs the updates of several clients"),
+    ):
+        federation.run(rounds=1)
+
+
+def test_a_run_that_waits_in_vain_says_why_nodes_did_not_answer(federation):
+    federation.settings = replace(federation.settings, wait=0.5)
+    collect = federation.post.collect
+
+    def fail(numbers):
+        crashed = [number for number in numbers if federation.post.waiting.get(number, (None,))[0] == 1]
+        others = [number for number in numbers if number not in crashed]
+        return collect(others) | {number: Undelivered("the app raised an exception") for number in crashed}
+
+    federation.post.collect = fail
+    with pytest.raises(MisconfigurationError, match=r"missing \(1\); node 1 did not answer: the app raised"):
+        federation.run(rounds=1)
+
+
 def test_fewer_than_min_clients_stop_the_run(tmp_path):
     with Federation(Net, lambda: make_server(min_clients=3), PARTITION, tmp_path, nodes=3) as federation:
         watcher = Participants({1: lambda: federation.post.answers.pop(0)})
-        with pytest.raises(Exception, match="min_clients=3"), pytest.warns(UserWarning, match="client 0 is lost"):
+        with pytest.raises(Exception, match="min_clients=3"), pytest.warns(UserWarning, match="client 0 is missing"):
             federation.run(rounds=2, callbacks=[watcher])
 
 

@@ -56,7 +56,7 @@ def workers() -> set[int]:
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             line = (process / "cmdline").read_bytes().decode(errors="replace")
-            if "fl_lightning.flower.worker" in line or "/flower-super" in line:
+            if "fl_lightning.flower.worker" in line or "/flower-super" in line or "flower.supernode" in line:
                 found.add(int(process.name))
     return found
 

@@ -11,7 +11,7 @@ from tests.flower.loopback import Federation
 from tests.flower.test_equality import PARTITION, case, simulated
 from tests.toys import identical
 
-WITH_MEMORY = ("Scaffold", "FedBN", "FedDyn", "Ditto")
+WITH_MEMORY = ("Scaffold", "FedBN", "FedDyn", "Ditto", "TopK")
 
 
 def groups_of(packets) -> set[str]:
@@ -30,7 +30,7 @@ def test_what_a_client_remembers_is_not_sent_to_the_server(name, tmp_path):
     assert all(set(values) == {"run", "round"} for values in kept["node"].values())
 
 
-@pytest.mark.parametrize("name", ["Scaffold", "FedBN"])
+@pytest.mark.parametrize("name", ["Scaffold", "FedBN", "Scaffold with TopK"])
 def test_a_server_that_keeps_the_memory_gives_the_same_bits_and_leaves_nothing_on_the_node(name, tmp_path):
     make_module, make_server, selection = case(name)
     with Federation(make_module, make_server, PARTITION, tmp_path, client_memory="server") as federation:
@@ -40,7 +40,7 @@ def test_a_server_that_keeps_the_memory_gives_the_same_bits_and_leaves_nothing_o
     assert not list(tmp_path.rglob("*.pt"))
 
 
-@pytest.mark.parametrize("name", ["Scaffold", "Ditto"])
+@pytest.mark.parametrize("name", ["Scaffold with TopK", "Ditto"])
 def test_restarted_nodes_and_a_resumed_server_end_like_an_undisturbed_simulation(name, tmp_path):
     expected, _ = simulated(name, rounds=4)
     make_module, make_server, selection = case(name)

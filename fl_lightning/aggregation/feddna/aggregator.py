@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.aggregation.base import Aggregate, Federation, SplitAggregator
+from fl_lightning.aggregation.base import Aggregate, Federation
 from fl_lightning.aggregation.feddna.importance import ImportanceLearner, Statistics, moved, pooled, spread, twins
+from fl_lightning.aggregation.split import SplitAggregator
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.layers import statistics_entries
 from fl_lightning.core.limits import check_number

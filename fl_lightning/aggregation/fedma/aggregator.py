@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning._lightning.names import rank_zero_info
-from fl_lightning.aggregation.base import Aggregate, Federation, GatheredAggregator
+from fl_lightning.aggregation.base import Aggregate, Federation
 from fl_lightning.aggregation.fedma.client import StagedLayers
 from fl_lightning.aggregation.fedma.matching import Process, match
 from fl_lightning.aggregation.fedma.plan import Plan, Stage, read_plan
+from fl_lightning.aggregation.split import GatheredAggregator
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.limits import check_number
