@@ -48,6 +48,7 @@ from fl_lightning.core.distributed import broadcast_from_zero
 from fl_lightning.core.errors import MisconfigurationError, refuse_classes
 from fl_lightning.core.evaluations import Evaluations
 from fl_lightning.core.folders import check_new_folder
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import seed_for, seed_global_generators
 from fl_lightning.core.round import Round
 from fl_lightning.core.soundness import SoundnessCheck
@@ -91,8 +92,7 @@ class FederatedServer(RoundRunner):
         refuse_classes(aggregator=aggregator, client=client)
         if weighting not in ("samples", "uniform"):
             raise MisconfigurationError(f"weighting={weighting!r}: set server.weighting to samples or uniform")
-        if min_clients < 1:
-            raise MisconfigurationError(f"min_clients={min_clients}: set server.min_clients to 1 or more")
+        check_number("min_clients", min_clients, at_least=1, setting="server.min_clients")
         self.aggregator = aggregator or FedAvg()
         self.weighting = weighting
         self.client = client or LocalTraining()
@@ -234,7 +234,7 @@ class FederatedServer(RoundRunner):
         tally = Tally(pl_module.device, bool(self.client.log_metrics))
         # Waiting for a GPU once per client is the price of dropping a client before anything has seen its update.
         wait = self.client.on_error == "drop" or pl_module.device.type == "cpu"
-        is_unsound = SoundnessCheck(self.aggregator.layout, round.start, wait)
+        is_unsound = SoundnessCheck(self.aggregator.layout, round.start, self.aggregator.extras_shapes(), wait)
         lost = LostClients(round.number, self.client.on_error, self.min_clients, self._folder)
 
         for watcher in watchers:

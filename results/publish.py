@@ -5,11 +5,13 @@
 """
 
 import argparse
+import json
 import os
 import platform
 import subprocess
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -34,8 +36,13 @@ def main() -> None:
     target.mkdir(parents=True, exist_ok=True)
     for name in ("table.md", "table.csv"):
         (target / name).write_text((arguments.comparison / name).read_text())
+    cells = json.loads((arguments.comparison / "table.json").read_text())["cells"]
     for tag in arguments.tags:
-        draw(curves_of(runs, arguments.comparison), tag, arguments.levels, target / f"{tag.replace('/', '_')}.svg")
+        file = target / f"{tag.replace('/', '_')}.svg"
+        if all(cell["x"] for cell in cells):
+            draw_against_parameter(cells, tag, file)
+        else:
+            draw(curves_of(runs, arguments.comparison), tag, arguments.levels, file)
     (target / "README.md").write_text(page(arguments, runs))
     print(f"Published {len(runs)} runs in {target}")
 
@@ -91,6 +98,30 @@ def draw(curves: list[Curve], tag: str, levels: list[float], file: Path) -> None
     axes[0, 0].set_ylabel(tag, fontsize=9)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9, frameon=False)
+    figure.savefig(file, metadata={"Date": None}, facecolor="white")
+
+
+def draw_against_parameter(cells: list[dict[str, Any]], tag: str, file: Path) -> None:
+    """Draw the final value of a tag against the parameter that varies between the columns: a line per row."""
+    figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
+    rows = list(dict.fromkeys(cell["row"] for cell in cells))
+    for number, row in enumerate(rows):
+        points = [cell for cell in cells if cell["row"] == row and tag in cell["scores"]]
+        again, place = divmod(number, len(COLOURS))  # after the last colour, the first one comes again with other marks
+        axes.plot(
+            [cell["x"]["value"] for cell in points],
+            [cell["scores"][tag]["final"]["mean"] for cell in points],
+            ("-o", "--s", ":^")[again % 3],
+            color=COLOURS[place],
+            label=row,
+            linewidth=1.4,
+            markersize=4,
+        )
+    axes.set_xlabel(cells[0]["x"]["label"], fontsize=9)
+    axes.set_ylabel(f"{tag} after the last round", fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)
+    figure.legend(loc="outside right upper", fontsize=9, frameon=False)
     figure.savefig(file, metadata={"Date": None}, facecolor="white")
 
 

@@ -1,5 +1,6 @@
 """Fixtures. Heavy imports are inside them, because pytest-xdist's controller loads this file but runs no test."""
 
+import atexit
 import gc
 import os
 from collections import Counter
@@ -40,7 +41,9 @@ def pytest_collection():
         return (yield)
     finally:
         gc.freeze()
-        gc.freeze = gc.unfreeze = lambda: None  # runs do that too, so they would undo it
+        # Runs freeze and unfreeze it as well, which would undo this.
+        atexit.register(gc.unfreeze)
+        gc.freeze = gc.unfreeze = lambda: None
         gc.enable()
 
 

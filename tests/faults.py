@@ -74,6 +74,13 @@ def spoil(update: ClientUpdate, fault: str) -> ClientUpdate:
         update.num_samples = 0
     elif fault == "loss":
         update.metrics = {"loss": torch.tensor(float("inf"))}
+    elif fault == "extras":
+        update.extras = {name: value.new_zeros(3, 3) for name, value in update.extras.items()}
+    elif fault == "memory":
+        update.memory = {
+            writer: {name: torch.full_like(value, torch.nan) for name, value in memory.items()}
+            for writer, memory in update.memory.items()
+        }
     return update
 
 

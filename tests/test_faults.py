@@ -45,6 +45,24 @@ def test_a_round_that_drops_a_client_is_a_round_without_it(algorithm):
 
 
 @pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("extras", r"extras\['control'\] has shape \[3, 3\], not"),
+        ("memory", "'control' in the memory of ControlVariates"),
+    ],
+)
+@pytest.mark.parametrize("execution", ["trainer", "vectorized"])
+def test_what_a_client_sends_along_or_remembers_is_dropped_or_stops_the_run(fault, reason, execution):
+    plan, client = {(0, 1): fault, (1, 2): fault}, {"execution": execution}
+    dropped, trainer = run("Scaffold", plan, rounds=3, client=client | DROP)
+    expected, without = run("Scaffold", {}, rounds=3, client=client, selection=Without(plan))
+    assert identical(dropped, expected)
+    assert same(kept(trainer), kept(without))
+    with pytest.raises(RoundFailedError, match=f"^client 1 failed in round 1: {reason}"):
+        run("Scaffold", plan, client=client)
+
+
+@pytest.mark.parametrize(
     "algorithm", [pytest.param(name, marks=() if name in STOPPED else pytest.mark.slow) for name in ALGORITHMS]
 )
 def test_a_run_that_a_client_stops_keeps_the_last_round_and_can_be_resumed(algorithm, tmp_path):

@@ -1,5 +1,6 @@
 """The loss of the global model on the clients' training data."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from fl_lightning._lightning.client_module import client_copy
@@ -7,9 +8,11 @@ from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.aggregation import Aggregate
 from fl_lightning.callbacks.clients.evaluation import evaluate_clients, validation_metrics
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
+from fl_lightning.core.distributed import gather_objects
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.limits import check_number
 from fl_lightning.core.round import Round
+from fl_lightning.core.update import LostClient
 from fl_lightning.module import FederatedModule
 
 
@@ -23,7 +26,8 @@ class GlobalTrainingLoss(RoundCallback):
     clients have few classes, because a client learns within a few steps to predict no others.
 
     Args:
-        clients: ``all`` takes the sum over all clients; ``cohort`` over those that took part in the round.
+        clients: ``all`` takes the sum over all clients; ``cohort`` over those that took part in the round, without
+            those that were lost. A round without clients logs nothing.
         every_n_rounds: how often to evaluate; each time takes one pass over the clients' samples, without gradients.
         batch_size: samples per batch.
         metric: name under which ``validation_step`` logs the loss; by default, the only name with ``loss`` in it.
@@ -44,6 +48,18 @@ class GlobalTrainingLoss(RoundCallback):
         self.every_n_rounds = every_n_rounds
         self.batch_size = batch_size
         self.metric = metric
+        #: the clients of this rank that the round has lost
+        self._lost: list[int] = []
+
+    def on_round_start(
+        self, trainer: Trainer, pl_module: FederatedModule, round: Round, clients: Sequence[int]
+    ) -> None:
+        """Forget the clients that earlier rounds have lost."""
+        self._lost.clear()
+
+    def on_client_lost(self, trainer: Trainer, pl_module: FederatedModule, round: Round, lost: LostClient) -> None:
+        """Note a client that does not take part in the round."""
+        self._lost.append(lost.client)
 
     def on_round_end(self, trainer: Trainer, pl_module: FederatedModule, round: Round, aggregate: Aggregate) -> None:
         """Evaluate the served model on the samples of every client, divided among the ranks."""
@@ -58,7 +74,12 @@ class GlobalTrainingLoss(RoundCallback):
             loader = data.client_loader(client, round.number, self.batch_size, keep_last=True)
             return validation_metrics(evaluator, served, data.source, loader)
 
-        clients = range(data.num_clients) if self.clients == "all" else data.cohort(round.number)
+        clients: Sequence[int] = range(data.num_clients)
+        if self.clients == "cohort":
+            lost = gather_objects(self._lost)
+            clients = [client for client in data.cohort(round.number) if client not in lost]
+        if not clients:
+            return
         evaluated = evaluate_clients(trainer, clients, evaluate)
         sizes = {client: data.num_samples(client, round.number) for client in sorted(clients)}
         loss = sum(size * self._loss(evaluated[client], module) for client, size in sizes.items())

@@ -32,6 +32,7 @@ from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.callbacks.run.weight_averaging import average_statistics
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.module import FederatedModule, RoundRunner
 
 _VALIDATION_HOOKS = tuple(hook for hook in dir(Callback) if hook.startswith("on_validation_"))
@@ -52,6 +53,9 @@ def check_flags(trainer: Trainer) -> None:
     for flag in ("max_epochs", "max_steps"):
         if getattr(trainer, flag) == 0:
             raise MisconfigurationError(f"trainer.{flag}=0, so there is no round: set it to 1 or more, or leave it out")
+    if trainer.check_val_every_n_epoch is not None:
+        name = "check_val_every_n_epoch"
+        check_number(name, trainer.check_val_every_n_epoch, at_least=1, setting=f"trainer.{name}")
     belongs_to_client = {"gradient_clip_val": None, "accumulate_grad_batches": 1, "overfit_batches": 0.0}
     if not trainer.fast_dev_run:  # type: ignore[attr-defined]
         belongs_to_client["limit_train_batches"] = 1.0

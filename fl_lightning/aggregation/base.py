@@ -130,6 +130,13 @@ class Aggregator(ABC):
         """Return the tensors that are sent to the clients along with the model; called after :meth:`begin_round`."""
         return {}
 
+    def extras_shapes(self) -> dict[str, torch.Size]:
+        """Return the shapes of what the client's half sends along, by name; called after :meth:`begin_round`.
+
+        A client whose extras have other shapes has failed. By default, shapes are not checked.
+        """
+        return {}
+
     def personal_state(self, client: int) -> StateDict:
         """Return the entries that override the global state when this client starts."""
         return {}

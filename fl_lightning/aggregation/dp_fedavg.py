@@ -11,10 +11,14 @@ from fl_lightning.aggregation.accounting import PrivacyAccountant
 from fl_lightning.aggregation.base import Aggregate, Federation
 from fl_lightning.aggregation.norm_clipping import NormClipping
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import seed_for
 from fl_lightning.core.state import FlatState
 from fl_lightning.core.transfer import to_device
 from fl_lightning.core.update import ClientUpdate
+
+#: with far more noise, the accountant computes the logarithm of 0, and ε has long been 0
+_MOST_NOISE = 1e6
 
 
 class DPFedAvg(NormClipping):
@@ -40,12 +44,11 @@ class DPFedAvg(NormClipping):
 
     def __init__(self, max_norm: float, noise_multiplier: float, delta: float = 1e-5) -> None:
         super().__init__(max_norm)
-        if not 0 <= noise_multiplier < float("inf"):
-            raise MisconfigurationError(
-                f"noise_multiplier={noise_multiplier}: set noise_multiplier of DPFedAvg to a finite number of 0 or more"
-            )
-        if not 0 < delta < 1:
-            raise MisconfigurationError(f"delta={delta}, but it is a probability: set delta of DPFedAvg in (0, 1)")
+        name, setting = "noise_multiplier", "noise_multiplier of DPFedAvg"
+        check_number(name, noise_multiplier, at_least=0, at_most=_MOST_NOISE, setting=setting)
+        if noise_multiplier:
+            check_number(name, noise_multiplier, above=0, reason="ε is divided by it", setting=setting)
+        check_number("delta", delta, above=0, below=1, reason="it is a probability", setting="delta of DPFedAvg")
         self.noise_multiplier = noise_multiplier
         self.delta = delta
         self._accountant: PrivacyAccountant | None = None

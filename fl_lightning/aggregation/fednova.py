@@ -40,6 +40,9 @@ class FedNova(StreamingAggregator):
         self.sums["directions"] = torch.zeros_like(self.start.parameters)
         self.sums["steps"] = self.start.parameters.new_zeros(())
 
+    def extras_shapes(self) -> dict[str, torch.Size]:
+        return {"steps": torch.Size()}
+
     def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
         super().accumulate(state, update, weight)
         reported = update.extras.get("steps")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fl_lightning.aggregation.base import Aggregate
 from fl_lightning.aggregation.split import SplitAggregator
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.state import FlatState
 
 
@@ -26,14 +26,9 @@ class GeometricMedian(SplitAggregator):
     """
 
     def __init__(self, iterations: int = 3, smoothing: float = 1e-6) -> None:
-        if iterations < 0:
-            raise MisconfigurationError(
-                f"iterations={iterations}: set iterations of GeometricMedian to 0 (FedAvg) or more"
-            )
-        if not 0 < smoothing < float("inf"):
-            raise MisconfigurationError(
-                f"smoothing={smoothing}, but a weight could become infinite: set smoothing of GeometricMedian above 0"
-            )
+        check_number("iterations", iterations, at_least=0, setting="iterations of GeometricMedian")
+        reason, setting = "the median divides by it", "smoothing of GeometricMedian"
+        check_number("smoothing", smoothing, above=0, reason=reason, setting=setting)
         self.iterations = iterations
         self.smoothing = smoothing
 

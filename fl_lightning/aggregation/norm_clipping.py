@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fl_lightning.aggregation.base import Aggregate
 from fl_lightning.aggregation.streaming import StreamingAggregator
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.state import FlatState
 from fl_lightning.core.update import ClientUpdate
 
@@ -23,11 +23,8 @@ class NormClipping(StreamingAggregator):
     """
 
     def __init__(self, max_norm: float) -> None:
-        if not 0 < max_norm < float("inf"):
-            raise MisconfigurationError(
-                f"max_norm={max_norm}, but updates are clipped to a finite length above 0:"
-                f" set max_norm of {type(self).__name__} to such a length"
-            )
+        reason, setting = "it is the length of an update", f"max_norm of {type(self).__name__}"
+        check_number("max_norm", max_norm, above=0, reason=reason, setting=setting)
         self.max_norm = max_norm
 
     def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:

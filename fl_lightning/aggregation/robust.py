@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from torch import Tensor
 
 from fl_lightning.aggregation.split import SplitAggregator
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.state import FlatState
 
 #: maximum number of values in a block, so that comparing the clients of a large model takes little memory
@@ -14,11 +14,8 @@ _BLOCK = 2**22
 
 def check_fraction(fraction: float, aggregator: object) -> None:
     """Reject a fraction of bad clients that leaves no majority of good clients."""
-    name = type(aggregator).__name__
-    if not 0 <= fraction < 0.5:
-        raise MisconfigurationError(
-            f"fraction={fraction}, but more than half of the clients must be good: set fraction of {name} in [0, 0.5)"
-        )
+    reason, setting = "more than half of the clients must be good", f"fraction of {type(aggregator).__name__}"
+    check_number("fraction", fraction, at_least=0, below=0.5, reason=reason, setting=setting)
 
 
 def share_of(fraction: float, clients: int) -> int:

@@ -50,6 +50,9 @@ class Scaffold(StreamingAggregator):
         assert self.control is not None
         return {"control": self.control.to(self.start_state[self.layout.parameters[0]].dtype)}
 
+    def extras_shapes(self) -> dict[str, torch.Size]:
+        return {"control": self.start.parameters.shape}
+
     def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
         super().accumulate(state, update, weight)
         assert self.control is not None

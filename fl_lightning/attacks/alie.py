@@ -12,7 +12,7 @@ import torch
 from fl_lightning.attacks.base import Attack
 from fl_lightning.attacks.updates import with_parameters
 from fl_lightning.core.distributed import sum_over_ranks
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateLayout, exact_dtype
 from fl_lightning.core.transfer import to_device
@@ -37,8 +37,8 @@ class ALittleIsEnough(Attack, UploadTransform):
 
     def __init__(self, share: float, z: float | None = None) -> None:
         super().__init__(share)
-        if z is not None and not 0 <= z < float("inf"):
-            raise MisconfigurationError(f"z={z}: set z of ALittleIsEnough to a finite number of 0 or more, or to null")
+        if z is not None:
+            check_number("z", z, at_least=0, setting="z of ALittleIsEnough")
         self.z = z
 
     def __call__(self, update: ClientUpdate, round: Round, layout: StateLayout) -> ClientUpdate:

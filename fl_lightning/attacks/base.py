@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import generator_for
 from fl_lightning.core.round import Round
 
@@ -21,10 +22,8 @@ class Attack:
     """
 
     def __init__(self, share: float) -> None:
-        if not 0 <= share <= 1:
-            raise MisconfigurationError(
-                f"share={share}, but it is a share of the clients: set share of {type(self).__name__} in [0, 1]"
-            )
+        reason, setting = "it is a share of the clients", f"share of {type(self).__name__}"
+        check_number("share", share, at_least=0, at_most=1, reason=reason, setting=setting)
         self.share = share
 
     def bad_clients(self, num_clients: int, seed: int) -> frozenset[int]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from fl_lightning.attacks.base import Attack
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 
 
 class LabelFlip(Attack, ClientCallback):
@@ -24,19 +25,17 @@ class LabelFlip(Attack, ClientCallback):
 
     def __init__(self, share: float, classes: int, label: int | str = 1) -> None:
         super().__init__(share)
-        if not classes >= 2:
-            raise MisconfigurationError(
-                f"classes={classes}, but flipping a label needs another class: set classes of LabelFlip to 2 or more"
-            )
+        reason = "a label needs another one"
+        check_number("classes", classes, at_least=2, reason=reason, setting="classes of LabelFlip")
         self.classes = classes
         self.label = label
         self._checked = False
 
     def on_batch(self, batch: Any) -> Any:
         """Flip the labels of a bad client's batch."""
+        labels = self._labels_of(batch)  # first, because a run may have a bad client only in a later round
         if not self.is_bad(self.client, self.round):
             return batch
-        labels = self._labels_of(batch)
         if not self._checked:  # once per client and round, because on a GPU the host has to wait
             self._checked = True
             largest = int(labels.max())

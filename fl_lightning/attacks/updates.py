@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.attacks.base import Attack
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import seed_for
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState, StateLayout
@@ -105,6 +105,5 @@ def with_parameters(update: ClientUpdate, parameters: Tensor, layout: StateLayou
 
 
 def _positive(name: str, value: float, attack: object) -> float:
-    if not 0 < value < float("inf"):
-        raise MisconfigurationError(f"{name}={value}: set {name} of {type(attack).__name__} to a finite number above 0")
+    check_number(name, value, above=0, setting=f"{name} of {type(attack).__name__}")
     return value

@@ -1,5 +1,6 @@
 """The commands that take the configuration of a federation: all but ``compare`` and ``report``."""
 
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -46,6 +47,8 @@ from fl_lightning.module import FederatedModule
 
 #: the folder for all runs, unless trainer.default_root_dir names another
 RUNS = "runs"
+#: how many processes a core is given at most
+_PROCESSES_PER_CORE = 16
 
 
 class FederatedCLI(ExtensibleCLI):
@@ -279,6 +282,7 @@ class _Parser(CommandParser):
         if command:
             _check_classes(config[command])
             _check_seed(config[command].get("seed_everything"))
+            _check_processes(config[command].get("trainer"))
         return config
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
@@ -301,3 +305,16 @@ def _check_classes(config: Namespace) -> None:
 def _check_seed(seed: Any) -> None:
     if isinstance(seed, int) and not isinstance(seed, bool):
         check_number("seed_everything", seed, at_least=0, at_most=2**32 - 1)
+
+
+def _check_processes(trainer: Namespace | None) -> None:
+    """Reject numbers of processes that Lightning would start one by one until the machine gives in."""
+    devices, num_nodes = (trainer.get(name) if trainer else None for name in ("devices", "num_nodes"))
+    if isinstance(devices, str) and devices.strip().isdecimal():
+        devices = int(devices)
+    if isinstance(devices, int):
+        cores = os.cpu_count() or 1
+        reason = f"each of them is a process, and this machine has {cores} cores"
+        check_number("devices", devices, at_most=_PROCESSES_PER_CORE * cores, reason=reason, setting="trainer.devices")
+    if isinstance(num_nodes, int):
+        check_number("num_nodes", num_nodes, at_least=1, setting="trainer.num_nodes")

@@ -38,6 +38,9 @@ def shorten_parser_error(message: str) -> str:
     if wrong:
         given = re.search(r"Given value: ([\w.]+)$", message)
         problem = _explain_wrong_class(wrong.group(1) or (given.group(1) if given else "this class"), wrong.group(2))
+    bases = list(dict.fromkeys(re.findall(r"Not a valid subclass of (\w+)", problem)))
+    if bases:
+        problem = f"this is not a {' or '.join(bases)}: name a class, or give a mapping with class_path and init_args"
     problem = re.sub(r"Expected a typing\.Literal\[(.+?)\]\. Got value: (.*)", r"\2 is not one of \1", problem)
     problem = re.sub(r"Expected a <class '(\w+)'>\. Got value: (.*)", r"\2 is not of type \1", problem)
     either = r"Expected a <class '(\w+)'> - Expected a <class '(\w+)'> Given value type: .* Given value: (.*)"

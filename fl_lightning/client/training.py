@@ -94,8 +94,8 @@ class LocalTraining(CohortTraining):
     ) -> None:
         check_epochs(epochs)
         check_dropout(dropout)
-        if timeout is not None and not timeout > 0:
-            raise MisconfigurationError(f"timeout={timeout}: set client.timeout to a number of seconds above 0")
+        if timeout is not None:
+            check_number("timeout", timeout, above=0, reason="it is a time in seconds", setting="client.timeout")
         if batch_size is not None:
             check_number("batch_size", batch_size, at_least=1, setting="client.batch_size")
         if execution not in ("trainer", "vectorized", "auto"):
@@ -281,21 +281,17 @@ def _check_flags(flags: dict[str, Any]) -> None:
     """Reject a flag that the Trainer does not have or that the framework sets, before the first round."""
     if not flags:
         return
-    for name in ("max_steps", "limit_train_batches"):
-        if flags.get(name) == 0:
-            raise MisconfigurationError(
-                f"{name}=0, but a client must train: set client.{name} above 0, or leave it out"
-            )
+    if flags.get("max_steps") == 0:
+        raise MisconfigurationError("max_steps=0, but a client must train: set client.max_steps above 0, or to -1")
     for name, value in flags.items():
         if isinstance(value, float):
             check_number(name, value, setting=f"client.{name}")
-    if flags.get("accumulate_grad_batches") is not None:
-        check_number(
-            "accumulate_grad_batches",
-            flags["accumulate_grad_batches"],
-            at_least=1,
-            setting="client.accumulate_grad_batches",
-        )
+    if flags.get("limit_train_batches") is not None:
+        name, limit = "limit_train_batches", flags["limit_train_batches"]
+        check_number(name, limit, above=0, reason="a client must train", setting=f"client.{name}")
+    if "accumulate_grad_batches" in flags:
+        name, number = "accumulate_grad_batches", flags["accumulate_grad_batches"]
+        check_number(name, number, at_least=1, setting=f"client.{name}")
     try:
         _make_trainer(flags)
     except TypeError as error:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,10 @@ class FederationSettings:
     client_memory: Literal["node", "server"] = "node"
 
     def __post_init__(self) -> None:
-        if self.num_clients is not None and self.num_clients < 1:
-            raise MisconfigurationError(f"num_clients={self.num_clients}: set federation.num_clients to 1 or more")
+        if self.num_clients is not None:
+            check_number("num_clients", self.num_clients, at_least=1, setting="federation.num_clients")
         for name in ("wait", "timeout"):
-            if not getattr(self, name) > 0:
-                raise MisconfigurationError(f"{name}={getattr(self, name)}: set federation.{name} above 0")
+            check_number(name, getattr(self, name), above=0, setting=f"federation.{name}")
         if self.client_memory not in ("node", "server"):
             raise MisconfigurationError(
                 f"client_memory={self.client_memory!r}: set federation.client_memory to node or server"

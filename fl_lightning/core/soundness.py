@@ -14,17 +14,22 @@ class SoundnessCheck:
 
     An update is sound if it has samples, if its state has the model's entries with their shapes and kinds of numbers,
     and if its state, its extras and its loss are finite. Frozen entries may be missing, which means that the client did
-    not change them. An entry that was not finite when the round began, such as a mask of -inf, may stay so.
+    not change them. An entry that was not finite when the round began, such as a mask of -inf, may stay so. Extras have
+    the shapes that the algorithm expects. What the client remembers may be infinite, but not NaN.
 
     Args:
         layout: the parts of the model's state.
         start: the global state that the clients started from.
+        extras: shapes of the extras that the algorithm expects, by name. Extras with other names may have any shape.
         wait: whether to find out at once if an update is finite. On a GPU, this makes the host wait once per client.
             Otherwise, the answers stay on the device until :meth:`confirmed_doubts` reads them.
     """
 
-    def __init__(self, layout: StateLayout, start: Mapping[str, Tensor], wait: bool) -> None:
+    def __init__(
+        self, layout: StateLayout, start: Mapping[str, Tensor], extras: Mapping[str, torch.Size], wait: bool
+    ) -> None:
         self._start = start
+        self._extras = extras
         self._wait = wait
         self._required = [*layout.parameters, *layout.statistics, *layout.counters]
         real = {name: value for name, value in start.items() if name not in layout.aliases and _is_real(value)}
@@ -71,6 +76,9 @@ class SoundnessCheck:
                 return f"{name} has shape {list(value.shape)}, not {list(expected.shape)}"
             if _kind(value) != _kind(expected):
                 return f"{name} is of type {value.dtype}, not {expected.dtype}"
+        for name, shape in self._extras.items():
+            if name in update.extras and update.extras[name].shape != shape:
+                return f"extras[{name!r}] has shape {list(update.extras[name].shape)}, not {list(shape)}"
         return None
 
     def _values(self, update: ClientUpdate) -> dict[str, Tensor]:
@@ -80,6 +88,10 @@ class SoundnessCheck:
         values |= {f"extras[{name!r}]": value for name, value in update.extras.items() if _is_real(value)}
         if "loss" in update.metrics:
             values["its loss"] = update.metrics["loss"]
+        for writer, memory in update.memory.items():
+            for name, value in memory.items():
+                if _is_real(value):  # such as a loss of inf before the first step, or a personal mask of -inf
+                    values[f"{name!r} in the memory of {writer}"] = value.nan_to_num(torch.nan, posinf=0, neginf=0)
         return values
 
     def _spoilt_by(self, values: Mapping[str, Tensor]) -> tuple[list[str], Tensor]:

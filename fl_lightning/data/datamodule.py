@@ -238,7 +238,7 @@ class FederatedDataModule(LightningDataModule):
         Args:
             batch_size: samples per batch; by default, that of the source's loader.
         """
-        samples = self.indices(self.cohort(0)[0])
+        samples = self.indices(next(iter(self.cohort(0)), 0))  # a round of PoissonClients may be empty
         labels = self.labels
         if labels is not None:
             _, first_of_class = np.unique(labels, return_index=True)

@@ -38,10 +38,8 @@ class PoissonClients(Selection):
     may_be_empty = True
 
     def __init__(self, rate: float) -> None:
-        if not 0 < rate <= 1:
-            raise MisconfigurationError(
-                f"rate={rate}, but it is a probability: set data.selection.init_args.rate in (0, 1]"
-            )
+        reason, setting = "it is a probability", "data.selection.init_args.rate"
+        check_number("rate", rate, above=0, at_most=1, reason=reason, setting=setting)
         self.rate = rate
 
     def cohort(self, num_clients: int, seed: int, round: int) -> list[int]:

@@ -61,7 +61,7 @@ class Classifier(LightningModule):
         """Return the mean cross-entropy of a batch."""
         inputs, labels = batch
         logits = self(inputs)
-        if logits.ndim == 2 and logits.shape[1] > self.num_classes:
+        if logits.ndim == 2 and logits.shape[1] != self.num_classes:
             raise MisconfigurationError(
                 f"num_classes={self.num_classes}, but the network returns {logits.shape[1]} logits per sample:"
                 f" set num_classes of {type(self).__name__} to {logits.shape[1]}, or that of the network to"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.randomness import seed_for
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState, StateLayout
@@ -37,10 +37,8 @@ class QSGD(UploadTransform):
     compresses = True
 
     def __init__(self, levels: int = 7, bucket: int = 512) -> None:
-        if not 1 <= levels < 2**15:
-            raise MisconfigurationError(f"levels={levels}: set levels of QSGD from 1 to {2**15 - 1}")
-        if bucket < 1:
-            raise MisconfigurationError(f"bucket={bucket}: set bucket of QSGD to 1 or more")
+        check_number("levels", levels, at_least=1, below=2**15, setting="levels of QSGD")
+        check_number("bucket", bucket, at_least=1, setting="bucket of QSGD")
         self.levels = levels
         self.bucket = bucket
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.limits import check_number
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState, StateLayout
 from fl_lightning.core.update import ClientUpdate
@@ -31,8 +31,7 @@ class TopK(UploadTransform):
     compresses = True
 
     def __init__(self, fraction: float) -> None:
-        if not 0 < fraction <= 1:
-            raise MisconfigurationError(f"fraction={fraction}: set fraction of TopK in (0, 1]")
+        check_number("fraction", fraction, above=0, at_most=1, setting="fraction of TopK")
         self.fraction = fraction
 
     def __call__(self, update: ClientUpdate, round: Round, layout: StateLayout) -> ClientUpdate:

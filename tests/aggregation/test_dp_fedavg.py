@@ -230,6 +230,8 @@ def test_an_aggregator_that_needs_clients_refuses_a_selection_that_may_have_none
         (lambda: DPFedAvg(0.0, 1.0), "max_norm=0.0.*DPFedAvg"),
         (lambda: DPFedAvg(1.0, -1.0), "noise_multiplier=-1.0"),
         (lambda: DPFedAvg(1.0, math.nan), "noise_multiplier=nan"),
+        (lambda: DPFedAvg(1.0, 1e30), r"noise_multiplier=1e\+30: set noise_multiplier of DPFedAvg in \[0, 1000000.0\]"),
+        (lambda: DPFedAvg(1.0, 1e-300), "noise_multiplier=1e-300, but ε is divided by it: set .* above 0"),
         (lambda: DPFedAvg(1.0, 1.0, 0.0), "delta=0.0"),
         (lambda: DPFedAvg(1.0, 1.0, math.nan), "delta=nan"),
         (lambda: PoissonClients(0.0), "rate=0.0"),

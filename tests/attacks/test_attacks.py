@@ -222,6 +222,13 @@ def test_labels_that_cannot_be_flipped_are_refused(label, batch, message):
         attack.on_batch(batch)
 
 
+def test_a_missing_label_is_noticed_before_the_first_bad_client_trains():
+    attack = LabelFlip(0.0, 4, "y")
+    attack.client, attack.round = 0, a_round(ConvNet())
+    with pytest.raises(MisconfigurationError, match="label='y', but a batch"):
+        attack.on_batch([torch.zeros(2), torch.tensor([0, 3])])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -6,10 +6,11 @@ import torch
 from torch.nn import functional
 
 from fl_lightning import LocalTraining
-from fl_lightning.aggregation import FedBN, FedNNNN
+from fl_lightning.aggregation import DPFedAvg, FedBN, FedNNNN
 from fl_lightning.callbacks import FederatedServer, GlobalTrainingLoss
+from fl_lightning.client.stragglers import draw_dropouts
 from fl_lightning.core.errors import MisconfigurationError
-from fl_lightning.data import ClassesPerClient, FreshDraw, MixedNodes
+from fl_lightning.data import ClassesPerClient, FreshDraw, MixedNodes, PoissonClients
 from tests.callbacks.test_diagnostics import run
 from tests.toys import Net
 
@@ -48,6 +49,25 @@ def test_the_sum_can_be_over_the_clients_of_the_round(tmp_path):
     for round_, row in rows.items():
         expected = by_hand(keep.ends[round_], trainer, trainer.datamodule.cohort(round_))
         assert row[TAG] == pytest.approx(expected, rel=1e-5)
+
+
+def test_clients_that_a_round_has_lost_do_not_count(tmp_path):
+    server = FederatedServer(client=LocalTraining(dropout=0.5))
+    rows, keep, trainer = run(tmp_path, callbacks=[GlobalTrainingLoss(clients="cohort")], rounds=3, server=server)
+    lost = 0
+    for round_, row in rows.items():
+        cohort = trainer.datamodule.cohort(round_)
+        gone = draw_dropouts(0.5, trainer.datamodule.seed, round_, cohort)
+        lost += len(gone)
+        expected = by_hand(keep.ends[round_], trainer, [client for client in cohort if client not in gone])
+        assert row[TAG] == pytest.approx(expected, rel=1e-5)
+    assert lost > 0
+
+
+def test_a_round_without_clients_logs_no_loss(tmp_path):
+    options = {"server": FederatedServer(DPFedAvg(1.0, 0.0), "uniform"), "selection": PoissonClients(1e-9)}
+    rows, _, _ = run(tmp_path, callbacks=[GlobalTrainingLoss(clients="cohort")], rounds=1, module=Net(), **options)
+    assert all(TAG not in row for row in rows.values())
 
 
 def test_clients_that_redraw_are_evaluated_on_the_samples_of_the_round(tmp_path):

@@ -27,11 +27,11 @@ CASES = {
     ),
     "no steps": (
         ["--client.max_steps", 0],
-        "max_steps=0, but a client must train: set client.max_steps above 0, or leave it out",
+        "max_steps=0, but a client must train: set client.max_steps above 0, or to -1",
     ),
     "no batches": (
         ["--client.limit_train_batches", 0],
-        "limit_train_batches=0, but a client must train: set client.limit_train_batches above 0, or leave it out",
+        "limit_train_batches=0, but a client must train: set client.limit_train_batches above 0",
     ),
     "no accumulated batches": (
         ["--client.accumulate_grad_batches", 0],
@@ -63,6 +63,23 @@ CASES = {
     "a server's optimiser that torch refuses": (
         ["--server.optimizer", "SGD", "--server.optimizer.lr", -1],
         "server.optimizer cannot move a model by a gradient (ValueError: Invalid learning rate: -1",
+    ),
+    "no rounds between validations": (
+        ["--trainer.check_val_every_n_epoch", 0],
+        "check_val_every_n_epoch=0: set trainer.check_val_every_n_epoch to 1 or more",
+    ),
+    "more processes than any machine can run": (
+        ["--trainer.devices", 10**30],
+        "set trainer.devices",
+    ),
+    "no nodes": (["--trainer.num_nodes", 0], "num_nodes=0: set trainer.num_nodes to 1 or more"),
+    "plugins that are none": (
+        ["--trainer.plugins", "[1]"],
+        "trainer.plugins: this is not a Precision or ClusterEnvironment or CheckpointIO or LayerSync: name a class",
+    ),
+    "a null number of accumulated batches": (
+        ["--client.accumulate_grad_batches", "null"],
+        "accumulate_grad_batches=None is not a number: set client.accumulate_grad_batches to 1 or more",
     ),
     "a strategy that is not there": (
         ["--trainer.strategy", "nonsense"],

@@ -32,7 +32,7 @@ REFUSED = {
     "dropout=1.0, but it is the share of clients that fail: set client.dropout in": {"dropout": 1.0},
     "dropout=-0.1": {"dropout": -0.1},
     "dropout=nan": {"dropout": float("nan")},
-    "timeout=0: set client.timeout to a number of seconds above 0": {"timeout": 0},
+    "timeout=0, but it is a time in seconds: set client.timeout above 0": {"timeout": 0},
     "timeout=nan": {"timeout": float("nan")},
     "on_error='ignore': set client.on_error to raise or drop": {"on_error": "ignore"},
 }

@@ -35,7 +35,10 @@ def test_an_error_in_the_users_own_code_is_not_explained():
 
 CASES = {
     "net": ({"net": {"class_path": "FullyConnected"}}, "net.1 (Linear) got shape (16, 64), RuntimeError"),
-    "outputs": ({"net": {"class_path": "DigitsCNN", "init_args": {"num_classes": 5}}}, "out of bounds"),
+    "outputs": (
+        {"net": {"class_path": "DigitsCNN", "init_args": {"num_classes": 5}}},
+        "num_classes=10, but the network returns 5 logits per sample: set num_classes of Classifier to 5, or that of",
+    ),
     "logits": (
         {"net": {"class_path": "DigitsCNN", "init_args": {"num_classes": 16}}},
         "num_classes=10, but the network returns 16 logits per sample: set num_classes of Classifier to 16, or that of",

@@ -22,7 +22,7 @@ def check(changes=None, model=None, without=(), wait=True, **fields):
     model = model or Masked()
     start = snapshot(model)
     state = {name: value.clone() for name, value in start.items() if name not in without} | (changes or {})
-    sound = SoundnessCheck(StateLayout(model), start, wait)
+    sound = SoundnessCheck(StateLayout(model), start, {"steps": torch.Size()}, wait)
     return sound(ClientUpdate(**{"client": 4, "state": state, "num_samples": 3, **fields})), sound
 
 
@@ -69,6 +69,10 @@ FAULTS = {
     "it has 0 samples": {"num_samples": 0},
     "it has -3 samples": {"num_samples": -3},
     "its loss is not finite": {"metrics": {"loss": torch.tensor(torch.nan)}},
+    "extras['steps'] has shape [1], not []": {"extras": {"steps": torch.tensor([3.0])}},
+    "'own' in the memory of Ditto is not finite": {
+        "memory": {"Ditto": {"other": torch.zeros(2), "own": torch.tensor([0.0, torch.nan])}}
+    },
     "extras['control'] is not finite": {"extras": {"control": torch.tensor([1.0, torch.inf])}},
 }
 
@@ -76,6 +80,11 @@ FAULTS = {
 @pytest.mark.parametrize("reason", FAULTS)
 def test_every_other_fault_has_its_reason(reason):
     assert check(**FAULTS[reason])[0].reason == reason
+
+
+def test_a_client_may_remember_infinite_values_and_whole_numbers():
+    memory = {"Ditto": {"best": torch.tensor([torch.inf, -torch.inf]), "steps": torch.tensor(3), "": torch.zeros(0)}}
+    assert check(memory=memory)[0] is None
 
 
 def test_a_frozen_entry_may_be_missing():

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_lightning.core.errors import MisconfigurationError
-from fl_lightning.data import AllClients, RandomClients, SequentialClients
+from fl_lightning.data import IID, AllClients, FederatedDataModule, PoissonClients, RandomClients, SequentialClients
+from tests.toys import Blobs
 
 
 def test_all_clients_take_part():
@@ -52,6 +53,11 @@ def test_in_a_sequential_selection_all_clients_take_part_equally_often(clients, 
         (lambda: RandomClients(fraction=1.2), r"fraction=1.2.*\(0, 1\]"),
         (lambda: RandomClients(count=0), "count=0"),
         (lambda: RandomClients(), "set one of them"),
+        (
+            lambda: PoissonClients(0.0),
+            r"rate=0.0, but it is a probability: set data.selection.init_args.rate in \(0, 1\]",
+        ),
+        (lambda: PoissonClients(float("nan")), "rate=nan is not a finite number"),
         (lambda: SequentialClients(fraction=0.5, count=3), "set one of them"),
         (lambda: SequentialClients(count=6).cohort(5, 0, 0), "count=6, but there are 5 clients"),
     ],
@@ -59,3 +65,10 @@ def test_in_a_sequential_selection_all_clients_take_part_equally_often(clients, 
 def test_bad_selections_are_refused(make, message):
     with pytest.raises(MisconfigurationError, match=message):
         make()
+
+
+def test_a_batch_can_be_tried_although_the_first_round_has_no_clients():
+    data = FederatedDataModule(Blobs(), IID(10), PoissonClients(1e-9))
+    data.setup("fit")
+    assert data.cohort(0) == []
+    assert len(list(data.trial_loader(4))) == 1
