@@ -3,6 +3,7 @@
 import threading
 
 from fl_lightning.flower.cli import NodeCLI, ServerCLI, node_arguments
+from fl_lightning.flower.packet import Packet
 from tests.flower.loopback import LoopbackPost
 from tests.runs import fl_lightning, scalars, succeeded, weights, write_config
 from tests.toys import identical
@@ -48,3 +49,26 @@ def test_server_and_nodes_with_one_config_end_like_fit(tmp_path, monkeypatch, al
     measured = {tag: logged.pop(tag) for tag in ("wire/up", "wire/down")}
     assert all(len(values) == 2 and min(value for _, value in values) > 0 for values in measured.values())
     assert logged == expected
+
+
+def test_a_nodes_trainer_is_its_own_and_need_not_agree_with_the_servers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fl-lightning"])
+    config = write_config(tmp_path / "run.yaml", trainer={"max_epochs": 2, "accelerator": "gpu", "devices": 2})
+    (tmp_path / "node.yaml").write_text("trainer: {accelerator: cpu, devices: auto, deterministic: true}")
+    node_config = {"partition-id": 0, "config": str(tmp_path / "node.yaml")}
+    answers = []
+
+    class Watched(NodeCLI):
+        def instantiate_trainer(self, **kwargs):
+            trainer = super().instantiate_trainer(**kwargs)
+            answers.append((type(trainer.accelerator).__name__, trainer.num_devices))
+            return trainer
+
+    def serve(answer):
+        answers.append(answer(Packet({"wants_counts": False})).note["settings"])
+
+    Watched(node_arguments(str(config), node_config), node_config, tmp_path / "0", serve)
+    (accelerator, devices), settings = answers
+    assert (accelerator, devices) == ("CPUAccelerator", 1)
+    assert not any(key.startswith("trainer") for key in settings)
