@@ -17,7 +17,7 @@ def main() -> None:
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli import flower_supernode
 
-    start_client_internal.time = SimpleNamespace(sleep=sleep_briefly)  # type: ignore[attr-defined]
+    vars(start_client_internal)["time"] = SimpleNamespace(sleep=sleep_briefly)
     sys.argv[0] = "flower-supernode"
     flower_supernode()
 
