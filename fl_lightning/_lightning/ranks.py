@@ -25,6 +25,8 @@ else:
 _PARENT = os.getppid()
 #: seconds that other ranks have to end on their own
 _GRACE_PERIOD = 2.0
+#: seconds that rank zero has to find the mistake that another rank has found
+_SECONDS_TO_REPORT = 10.0
 
 
 class DeadRankError(Exception):
@@ -61,6 +63,12 @@ def explain_dead_ranks(advice: str) -> None:
         os._exit(1)  # the main thread may wait for the dead rank
 
     subprocess_script._ChildProcessObserver._terminate_all = explain  # type: ignore[method-assign, assignment]
+
+
+def let_rank_zero_report(trainer: Trainer) -> None:
+    """Wait in the other ranks while rank zero reports a mistake, which it most likely finds too, and stops them."""
+    if trainer.local_rank > 0:
+        time.sleep(_SECONDS_TO_REPORT)
 
 
 def end_other_ranks(trainer: Trainer, error: BaseException) -> BaseException:

@@ -15,7 +15,12 @@ import fl_lightning.models  # noqa: F401
 from fl_lightning._lightning.cli import Command, CommandParser, ExtensibleCLI
 from fl_lightning._lightning.cli_names import ArgsType, LightningArgumentParser, LightningCLI
 from fl_lightning._lightning.names import LightningModule, TensorBoardLogger, Trainer, rank_zero_warn
-from fl_lightning._lightning.ranks import end_other_ranks, is_rank_zero, keep_signal_handlers
+from fl_lightning._lightning.ranks import (
+    end_other_ranks,
+    is_rank_zero,
+    keep_signal_handlers,
+    let_rank_zero_report,
+)
 from fl_lightning.callbacks import FederatedServer, RunSummary
 from fl_lightning.callbacks.run.provenance import Provenance
 from fl_lightning.cli import allowed_classes, partition, predict
@@ -28,7 +33,7 @@ from fl_lightning.cli.config_files import (
     config_files,
 )
 from fl_lightning.cli.errors import shorten_parser_error, suggest_option
-from fl_lightning.cli.failures import explain_failure
+from fl_lightning.cli.failures import explain_failure, is_lightnings_mistake
 from fl_lightning.cli.help import ShortHelpFormatter, use_short_help
 from fl_lightning.cli.save_config import SaveRunConfig
 from fl_lightning.cli.signals import are_installed
@@ -47,6 +52,9 @@ from fl_lightning.module import FederatedModule
 
 #: the folder for all runs, unless trainer.default_root_dir names another
 RUNS = "runs"
+_NOTHING_SAVED = (
+    "No round is saved: make room there, or set trainer.default_root_dir to another folder, and run the command again."
+)
 #: how many processes a core is given at most
 _PROCESSES_PER_CORE = 16
 
@@ -170,6 +178,8 @@ class FederatedCLI(ExtensibleCLI):
         try:
             self.trainer.fit(**kwargs)
         except BaseException as error:
+            if isinstance(error, MisconfigurationError) or is_lightnings_mistake(error):
+                let_rank_zero_report(self.trainer)
             reason = end_other_ranks(self.trainer, error)
             if self._folder in self._created and self.trainer.global_step == 0:
                 _remove_run(RunFolder(self._folder))
@@ -177,8 +187,8 @@ class FederatedCLI(ExtensibleCLI):
             if failure is not None:
                 reason = StorageError(f"{self._folder} could not be written to: {describe_os_error(failure)}")
             saved = self._folder is not None and RunFolder(self._folder).checkpoint.is_file()
-            if isinstance(reason, StorageError) and saved:
-                reason = StorageError(f"{reason}. {RESUME}")
+            if isinstance(reason, StorageError):
+                reason = StorageError(f"{reason}. {RESUME if saved else _NOTHING_SAVED}")
             if reason is not error:
                 raise reason from error
             raise

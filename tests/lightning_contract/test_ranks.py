@@ -10,7 +10,13 @@ from pytorch_lightning.strategies import DDPStrategy
 
 from fl_lightning._lightning import ranks
 from fl_lightning._lightning.names import TorchCheckpointIO
-from fl_lightning._lightning.ranks import DeadRankError, end_other_ranks, explain_dead_ranks, keep_signal_handlers
+from fl_lightning._lightning.ranks import (
+    DeadRankError,
+    end_other_ranks,
+    explain_dead_ranks,
+    keep_signal_handlers,
+    let_rank_zero_report,
+)
 from tests.toys import Blobs, Net, quiet_trainer
 
 
@@ -101,3 +107,11 @@ def test_other_ranks_are_stopped_and_another_error_stays(monkeypatch):
     error = ZeroDivisionError()
     assert end_other_ranks(trainer_with(*processes), error) is error
     assert all(process.wait(10) < 0 for process in processes)
+
+
+@pytest.mark.parametrize(("rank", "waits"), [(0, []), (1, [10.0])])
+def test_the_other_ranks_let_rank_zero_report_a_mistake(monkeypatch, rank, waits):
+    slept = []
+    monkeypatch.setattr(ranks.time, "sleep", slept.append)
+    let_rank_zero_report(SimpleNamespace(local_rank=rank))
+    assert slept == waits
