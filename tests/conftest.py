@@ -1,9 +1,9 @@
 """Fixtures. Heavy imports are inside them, because pytest-xdist's controller loads this file but runs no test."""
 
-import atexit
 import gc
 import os
 from collections import Counter
+from functools import cache
 
 import numpy as np
 import pytest
@@ -35,16 +35,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Import the test files without the garbage collector, and have it skip what they brought from then on."""
+    """Import the test files without the garbage collector, which from then on rarely looks at what is old.
+
+    Runs collect the garbage of their clients themselves. A collection of everything takes as long as many tests.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.freeze()
-        # Runs freeze and unfreeze it as well, which would undo this.
-        atexit.register(gc.unfreeze)
-        gc.freeze = gc.unfreeze = lambda: None
+        gc.set_threshold(700, 10, 500)
         gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _entry_points_read_once():
+    """Search the installed packages for callbacks once, not for every Trainer."""
+    from lightning_fabric.utilities import registry
+
+    registry.entry_points = cache(registry.entry_points)
 
 
 @pytest.fixture(autouse=True)
@@ -80,8 +88,17 @@ def data():
     return blobs()
 
 
+@pytest.fixture(scope="session")
+def parser():
+    """Let the commands of all tests share one parser."""
+    from tests.cli.mutations.running import one_parser
+
+    with one_parser():
+        yield
+
+
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
+def run(tmp_path, monkeypatch, capsys, parser):
     """Return a function that runs the command in an empty folder and returns its exit code and what it printed."""
     from fl_lightning.cli.main import main
 
@@ -95,7 +112,6 @@ def run(tmp_path, monkeypatch, capsys):
             code = 0
         except SystemExit as exit:
             code = exit.code or 0
-        gc.collect()
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 

@@ -14,7 +14,7 @@ import fl_lightning.data
 import fl_lightning.transforms
 from tests.cli.mutations import KINDS, Mutation, every_mutation, spread
 from tests.cli.mutations.right_configs import right_configs
-from tests.cli.mutations.running import GOOD, one_parser, run
+from tests.cli.mutations.running import GOOD, run
 
 #: how many mutations of each kind ``make test`` runs, fewer of those that train; ``make test-all`` runs all
 _COUNTS = {"valid": 6, "structural": 60, "arguments": 75, "classes": 60, "settings": 10, "files": 39, "pairs": 50}
@@ -26,12 +26,6 @@ _MAY_TAKE_A_ROUND = ("Early stopping conditioned on metric", "could not find the
 _NOT_MUTATED = ("ByColumn", "RoundProgressBar")
 #: arguments with which a config would be another one, such as a count beside a fraction
 _OPTIONAL = {"count", "fraction", "head", "one_shot", "metric", "reference"}
-
-
-@pytest.fixture(scope="module")
-def parser():
-    with one_parser():
-        yield
 
 
 @pytest.fixture

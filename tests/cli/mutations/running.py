@@ -31,19 +31,20 @@ _PATIENCE = 60
 
 @contextmanager
 def one_parser() -> Iterator[None]:
-    """Let all commands share one parser, because filling it takes longer than parsing most configs."""
+    """Let all calls of a command share one parser, because filling it takes longer than parsing most configs."""
     from fl_lightning.cli.app import FederatedCLI
 
     setup_parser = FederatedCLI.setup_parser
-    shared: dict[str, Any] = {}
+    shared: dict[str | None, dict[str, Any]] = {}
 
     def setup(cli: FederatedCLI, *args: Any) -> None:
-        if not shared:
+        command = cli._requested
+        if command not in shared:
             before = set(vars(cli))
             setup_parser(cli, *args)
-            shared.update({name: value for name, value in vars(cli).items() if name not in before})
-            shared["_command_parsers"] = cli._command_parsers
-        vars(cli).update(shared)
+            shared[command] = {name: value for name, value in vars(cli).items() if name not in before}
+            shared[command]["_command_parsers"] = cli._command_parsers
+        vars(cli).update(shared[command])
 
     FederatedCLI.setup_parser = setup  # type: ignore[method-assign]
     try:
