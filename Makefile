@@ -29,7 +29,7 @@ lint: tree  # tests/docs builds the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	cd $(TREE) && ../bin/lint-imports --no-cache --config ../../pyproject.toml
-	MYPYPATH=$(TREE) $(BIN)/mypy
+	MYPYPATH=$(TREE) $(BIN)/mypy --num-workers auto
 
 docs: tree  ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
