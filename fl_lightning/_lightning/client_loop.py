@@ -8,6 +8,7 @@ from torch.optim import LBFGS, Optimizer
 
 from fl_lightning._lightning.names import LightningModule, Precision, Trainer
 from fl_lightning._lightning.package import PACKAGE
+from fl_lightning._lightning.placed_results import PlacedResults
 from fl_lightning._lightning.training_step import step_hooks, takes_batch_index, training_loss
 
 if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
@@ -19,8 +20,9 @@ else:
 
 
 def use_plain_steps(trainer: Trainer) -> None:
-    """Let a Trainer's copies take plain steps where that makes no difference."""
+    """Let a Trainer's copies take plain steps where that makes no difference, and log at less cost."""
     trainer.fit_loop.epoch_loop.__class__ = PlainEpochLoop
+    trainer.fit_loop.epoch_loop._results = PlacedResults(training=True)
 
 
 class PlainEpochLoop(_TrainingEpochLoop):

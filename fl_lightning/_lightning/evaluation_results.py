@@ -13,12 +13,13 @@ from torchmetrics.utilities import dim_zero_cat
 
 from fl_lightning._lightning.names import LightningModule
 from fl_lightning._lightning.package import PACKAGE
+from fl_lightning._lightning.placed_results import PlacedResults
 from fl_lightning.core.distributed import gather_objects
 
 if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
-    from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection, _ResultMetric
+    from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultMetric
 else:
-    from pytorch_lightning.trainer.connectors.logger_connector.result import _ResultCollection, _ResultMetric
+    from pytorch_lightning.trainer.connectors.logger_connector.result import _ResultMetric
 
 _STEPS = ("validation_step", "test_step")
 #: arguments of ``self.log`` that have no effect, because values are synchronised once, after the last batch
@@ -46,15 +47,11 @@ class _Logged:
     batch_size: int = 0
 
 
-class EvaluationResults(_ResultCollection):
+class EvaluationResults(PlacedResults):
     """Lightning's collection of logged values, with a synchronisation that does not need ``sync_dist``.
 
     It gives the values of one process even if ranks have different numbers of batches, or have not logged some values.
     """
-
-    def __setitem__(self, key: str, item: _ResultMetric) -> None:
-        item.__class__ = _PlacedResult
-        super().__setitem__(key, item)
 
     def log(self, *args: Any, **kwargs: Any) -> None:
         super().log(*args, **{name: value for name, value in kwargs.items() if name not in _SYNCHRONISATION})
@@ -86,19 +83,6 @@ class EvaluationResults(_ResultCollection):
         if logged.metric is not None:
             value = module.get_submodule(logged.metric)
         self.log(**logged.arguments, value=value, metric_attribute=logged.metric, batch_size=0)
-
-
-class _PlacedResult(_ResultMetric):
-    """A logged value that does not search itself for tensors to move if it is on the device already.
-
-    Lightning searches in every call of ``self.log``, which takes longer than the rest of a small network's step.
-    """
-
-    def to(self, *args: Any, **kwargs: Any) -> Any:
-        value: Tensor | Metric | None = getattr(self, "value", None)
-        if value is not None and not kwargs and args == (value.device,):
-            return self
-        return super().to(*args, **kwargs)
 
 
 def _step_of(item: _ResultMetric) -> str:

@@ -8,6 +8,8 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from fl_lightning import LocalTraining
 from fl_lightning._lightning import client_loop
 from fl_lightning._lightning.client_loop import PlainEpochLoop
+from fl_lightning._lightning.placed_results import PlacedResults
+from fl_lightning._lightning.trainer import TrainerTemplate
 from fl_lightning._lightning.training_step import _FIT_HOOKS, _STEP_HOOKS, BATCH_HOOKS, step_hooks, training_hooks
 from fl_lightning.callbacks import FederatedServer
 from fl_lightning.core.errors import MisconfigurationError
@@ -128,3 +130,11 @@ def test_every_hook_of_training_is_a_method_of_lightnings_modules():
 def test_the_loop_that_is_replaced_has_what_it_needs():
     for name in ("advance", "_num_ready_batches_reached", "update_lr_schedulers"):
         assert hasattr(PlainEpochLoop.__bases__[0], name)
+
+
+def test_the_loop_of_a_copy_collects_what_is_logged():
+    template = TrainerTemplate(torch.device("cpu"))
+    loop = template.copy().fit_loop.epoch_loop
+    assert isinstance(loop._results, PlacedResults), "client_loop.use_plain_steps replaces _TrainingEpochLoop._results"
+    assert type(Trainer(logger=False, barebones=True).fit_loop.epoch_loop._results) is PlacedResults.__bases__[0]
+    assert loop._results is not template.copy().fit_loop.epoch_loop._results

@@ -98,8 +98,8 @@ def test_a_logged_value_is_moved_by_the_method_that_is_overridden(monkeypatch):
     monkeypatch.setattr(_ResultMetric, "to", lambda self, *args: (moved.append(args), original(self, *args))[1])
     results = quiet_trainer().validate_loop._results
     results.log("validation_step", "x", torch.tensor(1.0))
-    assert moved == [(torch.device("cpu"),)], "evaluation_results._PlacedResult.to expects one device"
-    assert type(results["validation_step.x"]) is _ResultMetric, "evaluation_results replaces the class of the items"
+    assert moved == [(torch.device("cpu"),)], "placed_results._PlacedResult.to expects one device"
+    assert type(results["validation_step.x"]) is _ResultMetric, "placed_results replaces the class of the items"
 
 
 def test_a_metric_names_the_reductions_of_its_states_and_caches_its_value():
