@@ -11,7 +11,7 @@ from fl_lightning.core.state import StateDict
 
 @dataclass
 class ClientUpdate:
-    """A client's model after local training, with what the server learns about the training.
+    """A client's model after local training, and what the server learns about the training.
 
     Args:
         client: the client's number.
