@@ -21,13 +21,12 @@ from fl_lightning.transforms import UploadTransform
 
 
 class ALittleIsEnough(Attack, UploadTransform):
-    """All bad clients of a round send μ - z σ, with each parameter's mean and standard deviation over them.
+    """All bad clients of a round send μ - z σ: each parameter's mean and standard deviation over the bad clients.
 
     As in the paper, they know only each other's honestly trained models, from which they estimate μ and σ. Their
     updates are held back until all clients of the round have trained. In a distributed run, the ranks exchange two sums
-    over the bad clients.
-    Statistics and counters stay as the client trained them. A bad client that is alone in its round has no spread to
-    estimate, so it sends the model that it trained.
+    over the bad clients. Statistics and counters stay as the client trained them. A bad client that is alone in its
+    round has no spread to estimate, so it sends the model that it trained.
 
     Args:
         share: the share of all clients that is bad.
