@@ -114,7 +114,7 @@ class VectorizedTraining:
                 yield self._try_together(group[start : start + self._chunk], round)
 
     def _try_together(self, clients: list[int], round: Round) -> list[ClientUpdate | LostClient]:
-        """Train a chunk of clients. If that fails, find out who is to blame by training each of them alone."""
+        """Train a chunk of clients. If that fails, find out which client is to blame by training each of them alone."""
         try:
             return [*self._train(clients, round)]
         except (CannotVectorizeError, MisconfigurationError):  # not a client's fault
@@ -135,7 +135,7 @@ class VectorizedTraining:
                 " set client.chunk to a smaller number"
             )
             return alone
-        # once more together, because a client that trains alone may differ in its last bits
+        # They train together once more, because a client that trains alone may differ in its last bits.
         rest = [result.client for result in alone if isinstance(result, ClientUpdate)]
         return [*lost, *(self._try_together(rest, round) if rest else ())]
 
@@ -290,7 +290,7 @@ def _start_clients(
     clients: Sequence[KeyedCallbacks],
     generators: Sequence[Generators],
 ) -> None:
-    """Call ``on_client_start`` for every client. All find the same optimiser, and must leave it with equal settings."""
+    """Call ``on_client_start`` for every client. All get the same optimiser, and must leave it with equal settings."""
     if not any(clients):
         return
     configured, left = _settings(optimizer), None
