@@ -92,7 +92,7 @@ class SlicedLoader(DataLoader):
                         " let the step change a copy, batch.clone()"
                     )
                 continue
-            # Copies, because a step may change its batch in place. If no step does, later evaluations need none.
+            # Steps get copies, because they may change a batch in place. If none does, later evaluations need no copies.
             copies = [tensor.clone(memory_format=torch.contiguous_format) for tensor in batch]
             yield copies
             unchanged = unchanged and all(map(torch.equal, copies, batch))
@@ -100,7 +100,7 @@ class SlicedLoader(DataLoader):
 
 
 def sliced(loaders: Any, device: torch.device) -> Any:
-    """Replace the loaders over tensors in a loader, or in a list or dictionary of loaders, by sliced ones."""
+    """Replace loaders over tensors with sliced ones; ``loaders`` is a loader, or a list or dictionary of loaders."""
     if isinstance(loaders, DataLoader):
         return SlicedLoader.from_loader(loaders, device)
     if isinstance(loaders, dict):

@@ -1,4 +1,4 @@
-"""Short digests of the training data and of its division, to see whether two runs had the same."""
+"""Short digests of the training data and of its partition, to see whether two runs used the same ones."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ def partition_fingerprint(data: FederatedDataModule) -> dict[str, Any]:
 
 
 def _add(digest: Any, value: Any) -> None:
-    """Add a value to a digest. Of an object that is neither data nor a container, only the type counts."""
+    """Add a value to a digest. For an object that is neither data nor a container, only the type counts."""
     digest.update(type(value).__name__.encode())
     if isinstance(value, Tensor):
         value = value.detach().cpu()

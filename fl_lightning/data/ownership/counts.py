@@ -39,7 +39,7 @@ class Ownership:
 
     @classmethod
     def of(cls, data: FederatedDataModule) -> "Ownership":
-        """Count the samples of all clients; if clients redraw every round, those of the first round's cohort."""
+        """Count the samples of all clients or, if clients redraw every round, of the first round's cohort."""
         clients = np.array(data.cohort(0) if data.redraws else range(data.num_clients))
         parts: Sequence[Indices] = data.all_indices()
         if data.redraws:
