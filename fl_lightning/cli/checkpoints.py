@@ -11,7 +11,7 @@ from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.run_folder import RunFolder
 from fl_lightning.experiments.settings import Difference, differences, flatten
 
-#: sections that decide whether a configuration is that of a run; the others belong to a single command
+#: sections that are compared with the configuration of a run; the others belong to a single command
 _SECTIONS = ("seed_everything", "model", "data", "client", "server", "trainer")
 
 

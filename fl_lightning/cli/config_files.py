@@ -1,4 +1,4 @@
-"""Config files, checked before the parser reads them. No message repeats the contents of a file."""
+"""Config files, checked before the parser reads them. No message repeats a value from a file."""
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path

@@ -92,7 +92,7 @@ class SlicedLoader(DataLoader):
                         " let the step change a copy, batch.clone()"
                     )
                 continue
-            # Steps get copies, because they may change a batch in place. If none does, later evaluations need no copies.
+            # Steps get copies, because they may change a batch in place. If none does, later evaluations do without.
             copies = [tensor.clone(memory_format=torch.contiguous_format) for tensor in batch]
             yield copies
             unchanged = unchanged and all(map(torch.equal, copies, batch))
