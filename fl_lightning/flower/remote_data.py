@@ -21,8 +21,8 @@ class RemoteData(FederatedDataModule):
     validation and testing only, so the server needs no training data.
 
     Args:
-        arguments: the arguments of :class:`~fl_lightning.FederatedDataModule`. The partition only says how many
-            clients there are, unless ``federation.num_clients`` does.
+        arguments: the arguments of :class:`~fl_lightning.FederatedDataModule`. The partition is used only for the
+            number of clients, unless ``federation.num_clients`` is set.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
