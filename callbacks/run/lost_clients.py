@@ -71,7 +71,7 @@ class LostClients:
             )
 
     def _keep_traceback(self, lost: LostClient, error: Exception) -> LostClient:
-        """Write the traceback to the run's folder. Unless the error is raised, do not keep what its frames hold."""
+        """Write the traceback to the run's folder. Unless the error is to be raised, drop it and its frames."""
         reason = lost.reason
         if self._folder is not None:
             path = self._folder.client_errors
@@ -87,7 +87,7 @@ class LostClients:
 
 
 def run_folder(trainer: Trainer) -> RunFolder | None:
-    """Return the folder of a run; None if the run keeps no files. Called on every rank, because rank zero sends it."""
+    """Return the folder of a run; None if it keeps no files. Call this on every rank, because rank zero sends it."""
     log_dir = trainer.log_dir
     keeps_files = trainer.loggers or trainer.checkpoint_callbacks
     return RunFolder(Path(log_dir).resolve()) if keeps_files and log_dir is not None else None

@@ -91,7 +91,7 @@ class Totals:
     means: dict[str, float]
 
     def values(self, bytes_so_far: dict[str, int]) -> dict[str, float]:
-        """Return the values to log, and add the round's bytes to those of earlier rounds."""
+        """Return the values to log, and add the round's bytes to ``bytes_so_far``."""
         bytes_so_far["up"] += self.up
         bytes_so_far["down"] += self.down
         return self.means | {
