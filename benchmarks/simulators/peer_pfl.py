@@ -39,7 +39,7 @@ class Net(nn.Module):
 
 
 class TakeTurns(TrainingProcessCallback):
-    """Waits for the turn before every round, and remembers the accuracy of the last."""
+    """Waits for its turn before every round, and remembers the accuracy of the last round."""
 
     def __init__(self, turns: Turns, rounds: int) -> None:
         self.turns, self.rounds = turns, rounds
