@@ -38,7 +38,7 @@ def format_clients(done: float) -> str:
 
 
 class _RoundBar(Tqdm):
-    """A bar for the clients of a round that also shows the time left until the last round."""
+    """A bar for the clients of a round that also shows the time left until the end of the last round."""
 
     FORMAT = "{desc} |{bar}| {done}/{total_fmt} clients{left}{postfix}"
 

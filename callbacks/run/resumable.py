@@ -31,7 +31,7 @@ def read_checkpoint(
         resume: whether a run continues from it; otherwise, only its weights are needed.
         weights: names of the weights in which no NaN is allowed; a buffer may have a reason to hold one.
         server: the key of the server among the checkpoint's callbacks.
-        map_location: where the tensors are loaded, as ``torch.load`` takes it.
+        map_location: where the tensors are loaded, as for ``torch.load``.
         weights_only: whether only tensors and plain types are loaded, which cannot run code.
 
     Raises:

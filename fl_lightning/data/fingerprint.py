@@ -65,7 +65,7 @@ def _add(digest: Any, value: Any) -> None:
         value = value.float() if value.dtype is torch.bfloat16 else value
         value = value.to_dense().numpy() if value.layout is not torch.strided else value.numpy()
     elif hasattr(value, "tobytes") and hasattr(value, "size") and not isinstance(value, np.ndarray | np.generic):
-        value = np.asarray(value)  # an image of Pillow
+        value = np.asarray(value)  # a Pillow image
     if isinstance(value, np.ndarray | np.generic):
         digest.update(f"{value.dtype}{value.shape}".encode())
         digest.update(np.ascontiguousarray(value).tobytes())

@@ -34,7 +34,7 @@ from fl_lightning.core.update import ClientUpdate, LostClient
 
 #: how much memory a chunk of clients may take on a CPU: a fixed number, so that results do not depend on the machine
 _CPU_BUDGET = 2 << 30
-#: parameters, gradients, the optimiser's two moments, and as much again for what a step computes on the way
+#: parameters, gradients, the optimiser's two moments, and as much again for intermediate results of a step
 _COPIES_PER_CLIENT = 8
 
 
@@ -42,7 +42,8 @@ class VectorizedTraining:
     """Trains the clients of a cohort at once, in chunks that fit into memory.
 
     The clients' models are stacked. One call of ``torch.vmap`` computes the gradients of all clients, and one step of
-    the module's own optimiser moves all of them. Results equal those of a Trainer per client up to float rounding.
+    the module's own optimiser moves all of them. The results are the same as with a Trainer per client, up to float
+    rounding.
 
     Args:
         module: the global model, set up and on its device.
