@@ -35,7 +35,7 @@ class LostClients:
         self._on_error = on_error
         self._min_clients = min_clients
         self._folder = folder
-        #: the clients of this rank that failed, other than as planned
+        #: the clients of this rank that failed, without planned losses
         self._failed: list[LostClient] = []
 
     def add(self, lost: LostClient) -> bool:
@@ -52,7 +52,7 @@ class LostClients:
 
         Args:
             totals: sums over the clients of all ranks.
-            is_unsound: what checked the updates of this rank.
+            is_unsound: the check of this rank's updates.
             device: device of this rank.
         """
         if totals.failed:

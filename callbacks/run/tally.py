@@ -77,7 +77,7 @@ class Totals:
     Args:
         clients: how many clients were received.
         lost: how many were lost.
-        failed: how many of the round's clients failed, other than as planned.
+        failed: how many of the round's clients failed, without planned losses.
         up: bytes from clients to the server.
         down: bytes from the server to clients.
         means: weighted means of what clients reported, by tag.

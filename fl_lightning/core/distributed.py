@@ -33,7 +33,7 @@ def max_over_ranks(*values: Tensor) -> None:
 
 
 def broadcast_from_zero(value: Tensor) -> Tensor:
-    """Replace a tensor with rank zero's."""
+    """Overwrite a tensor with rank zero's values, and return it."""
     if is_distributed() and value.numel():
         dist.broadcast(value, src=0)
     return value

@@ -42,7 +42,7 @@ class RemoteData(FederatedDataModule):
 
     @property
     def redraws(self) -> bool:
-        """Whether clients draw new samples in every round. The server does not know their samples anyway."""
+        """False, because the server does not know which samples clients have, even if they draw new ones."""
         return False
 
     def client_loader(self, *_: Any, **__: Any) -> NoReturn:

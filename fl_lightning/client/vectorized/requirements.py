@@ -33,7 +33,7 @@ _PRECISIONS = {None: None, 32: None, "32": None, "32-true": None, "bf16-mixed": 
 
 
 class CannotVectorizeError(Exception):
-    """Raised with the reason why clients need a Trainer each."""
+    """Raised with the reason why each client needs its own Trainer."""
 
 
 def check_module(module: LightningModule) -> None:
@@ -49,7 +49,7 @@ def check_module(module: LightningModule) -> None:
 def check_profitable(module: LightningModule) -> None:
     """Reject a module that vectorised training would not speed up: on a CPU, one with large convolutions.
 
-    The rule depends on the module only. If a stopwatch decided, a resumed run might train in another way.
+    The rule depends only on the module. If measured times decided, a resumed run might train in another way.
     """
     if module.device.type != "cpu":
         return
