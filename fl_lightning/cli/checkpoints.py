@@ -71,7 +71,7 @@ def find_last_checkpoint(folder: Path, config: Mapping[str, Any], set_keys: Coll
 
 
 def _fewest_differences(run: RunFolder, wanted: Mapping[str, Any], set_keys: Collection[str]) -> list[Difference]:
-    """Compare with every configuration that the run was started or resumed with."""
+    """Return the differences from the most similar configuration that the run was started or resumed with."""
     configs = [yaml.safe_load(file.read_text()) for file in run.configs]
     return min((differences(_run_settings(config), wanted, set_keys) for config in configs), key=len)
 

@@ -281,7 +281,7 @@ class FedMA(GatheredAggregator):
         }
 
     def _advance(self, personal: dict[int, StateDict]) -> None:
-        """Store the clients' own layers, drop the layers kept in earlier rounds, which no longer fit, and go on."""
+        """Store the clients' own layers, drop earlier ones, which no longer fit, and advance the stage."""
         for client in self._holders:
             if client not in personal:
                 self.memory.put(client, {})
