@@ -83,7 +83,7 @@ def main() -> None:
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=contest.rounds,
-            evaluation_frequency=contest.rounds,  # of clients; the global model is evaluated by the callback
+            evaluation_frequency=contest.rounds,  # for clients; the callback evaluates the global model
             train_cohort_size=contest.cohorts.shape[1],
             val_cohort_size=0,
         ),

@@ -1,7 +1,7 @@
 """Files of ``torch.save``: a kill or a power cut leaves no broken one behind, and reading verifies them.
 
-``torch.save`` writes a zip archive, which holds a checksum (CRC-32) of every tensor in it. ``torch.load`` ignores
-them, so it loads a file in which a bit has flipped without complaint.
+``torch.save`` writes a zip archive, which holds a checksum (CRC-32) of every tensor in it. ``torch.load`` ignores the
+checksums, so it loads a file with a flipped bit without complaint.
 """
 
 import os

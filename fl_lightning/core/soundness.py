@@ -95,7 +95,7 @@ class SoundnessCheck:
         return values
 
     def _spoilt_by(self, values: Mapping[str, Tensor]) -> tuple[list[str], Tensor]:
-        """Return the names of the values and, for each, whether only the client made it infinite or NaN."""
+        """Return the names of the values and, for each, whether it became infinite or NaN in this round."""
         flags = _not_finite(values)
         known = [self._spoilt[name] for name in values if name in self._spoilt]
         if known:

@@ -35,7 +35,7 @@ class Request:
 
     Args:
         client: the client's number.
-        round: the round, with the server's part of it.
+        round: the round, as the server describes it.
         personal: entries that override the global state for this client, as far as the server knows them.
         trainable: names of the parameters that clients train; a callback of the server may freeze layers.
         keeper: who keeps the client's memory, ``node`` or ``server``.
