@@ -42,9 +42,9 @@ def check_clock(clock: str, epochs: int | Sequence[int], flags: dict[str, Any]) 
 class ClientClock:
     """Sets a Trainer's epoch, step and schedulers to where its client starts a round.
 
-    With ``run``, a client starts where it would be if it had taken part in every round so far, which depends only on
-    the round's number. So all clients of a round anneal alike, however often each of them was selected, a schedule over
-    the run ends with the run, and nothing has to be remembered.
+    With ``run``, a client starts where it would be if it had taken part in every round so far, whether or not it did.
+    So all clients of a round anneal alike, however often each of them was selected, a schedule over the run ends with
+    the run, and nothing has to be remembered.
 
     Args:
         clock: ``round`` or ``run``.
