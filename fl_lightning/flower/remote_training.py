@@ -200,7 +200,7 @@ class RemoteTraining(CohortTraining):
             now = time.monotonic()
             if now > end:
                 return Undelivered(f"it did not answer within {self._settings.timeout:g} s (federation.timeout)")
-            time.sleep(min(max(0.05, 0.03 * (now - begin)), 1.0))  # so a round takes at most 3 % longer
+            time.sleep(min(max(0.05, 0.03 * (now - begin)), 1.0))  # adds at most 3 % or 0.05 s
 
     def _read(self, answer: Packet, client: int, round: Round) -> ClientUpdate | LostClient:
         self.received += answer.num_bytes
