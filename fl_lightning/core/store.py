@@ -29,8 +29,8 @@ class ClientStore:
     exchange.
 
     Args:
-        folder: folder for the tensors, with one file per client and writer; all ranks must have access to it. By
-            default, tensors stay in memory: on the GPU while they fit there, otherwise in pinned memory of the host.
+        folder: folder for the tensors, with one file per client, writer and version; all ranks must have access to it.
+            By default, tensors stay in memory: on the GPU while they fit there, otherwise in pinned memory of the host.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:

@@ -14,7 +14,7 @@ from fl_lightning.core.update import ClientUpdate, LostClient
 from fl_lightning.flower.packet import Packet
 from fl_lightning.flower.tensors import WireError, decode, encode, same_bits
 
-#: what a callback remembers about a client, by callback
+#: what callbacks and transforms remember about a client, by writer
 Memory = dict[str, StateDict]
 
 _MEMORY = "memory:"
