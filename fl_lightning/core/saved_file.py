@@ -63,7 +63,7 @@ def replace_durably(part: Path, path: Path) -> None:
 
 
 def read_saved_file(path: Path, map_location: Any = "cpu", weights_only: bool = True) -> Any:
-    """Verify and load a file. Only tensors and plain types are loaded, so nothing in the file is executed.
+    """Verify and load a file. By default, it may hold only tensors and plain types, so nothing in it is executed.
 
     Args:
         path: the file.
