@@ -13,7 +13,7 @@ def trainer_of(module: LightningModule) -> Trainer | None:
 
 
 def keep_samplers(trainer: Trainer) -> None:
-    """Keep the samplers of all loaders, because a distributed sampler repeats samples to fill the last batch."""
+    """Keep the samplers of all loaders, because a distributed sampler repeats samples to give ranks equally many."""
     trainer._accelerator_connector.use_distributed_sampler = False
 
 

@@ -70,8 +70,8 @@ class LocalTraining(CohortTraining):
             not finite or does not fit the model. ``raise`` stops the run and keeps the last good round, ``drop`` goes
             on without the client, as if it had not been selected.
         timeout: seconds after which a client has failed, checked between its steps; by default, there is no limit.
-        dropout: probability with which a client drops out of a round, to simulate unreliable clients. Who drops out
-            depends only on the seed, the round and the client.
+        dropout: probability with which a client drops out of a round, to simulate unreliable clients. It is drawn
+            from the seed, the round and the client.
         trainer_flags: further flags of the client's Trainer, such as ``gradient_clip_val`` or ``precision``.
     """
 
