@@ -168,7 +168,7 @@ class TrainerPerClient:
     def _train_on_trial(
         self, client: int, round: Round, loader: Any = None, callbacks: Sequence[Callback] = ()
     ) -> None:
-        """Train a client on one batch, without an update, to find out which metrics it logs."""
+        """Train a client on one batch, without an update, and note which metrics it logs."""
         trainer = self._template.copy(callbacks)
         trainer.limit_train_batches = trainer.fit_loop.max_epochs = 1
         self._fit(client, round, round.start_of(client), trainer, trial=True, loader=loader)
