@@ -78,7 +78,7 @@ class SlicedLoader(DataLoader):
 
     def _batches(self) -> Iterator[list[Tensor]]:
         assert self.batch_size is not None
-        # Changes to tensors that were made in inference mode are not counted, so a step that makes one goes unnoticed.
+        # torch does not count changes to tensors that were made in inference mode, so their batches are always copied.
         unchanged = all(tensor.is_contiguous() and not tensor.is_inference() for tensor in self.tensors)
         versions = [tensor._version for tensor in self.tensors] if unchanged else []
         for number in self.numbers:
