@@ -1,10 +1,10 @@
-"""Measure a validation: in a federation against plain Lightning, and shared by two processes against not shared.
+"""Time validation: in a federation and in plain Lightning, and with and without sharing between two processes.
 
     python benchmarks/evaluation.py [--repeats 10]
 
 The Classifier with an MLP 784-200-10 is validated on 10,000 MNIST-sized images, in batches of 512. Both ways take turns
 in one process, or in one run of two processes, each with one thread. The CPU time of the process is measured too,
-because the time on the clock says little on a busy machine.
+because wall-clock time says little on a busy machine.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class Images(LightningDataModule):
 
 
 class Clock(Callback):
-    """Times every validation; with ``alternate``, processes share the batches of every other one only."""
+    """Times every validation; with ``alternate``, processes share the batches only in every other one."""
 
     def __init__(self, alternate: bool = False) -> None:
         self.alternate = alternate

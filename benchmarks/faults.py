@@ -96,7 +96,7 @@ def weights(run: RunFolder) -> dict[str, torch.Tensor]:
 
 
 def kills(count: int, root: Path, generator: random.Random) -> Count:
-    result = Count("SIGKILL at a random moment, then resumed", "the run ended with the bits of an undisturbed one")
+    result = Count("SIGKILL at a random moment, then resumed", "the run ended with the same bits as an undisturbed one")
     reference: dict[str, tuple[dict[str, torch.Tensor], float]] = {}
     for name, arguments in SETUPS.items() if count else ():
         folder = root / f"undisturbed_{name}"
@@ -143,7 +143,7 @@ def signals(count: int, root: Path, generator: random.Random) -> Count:
         command = Command(folder, [])
         code = command.end(sent, generator.uniform(0, 6))
         if code == 0:
-            continue  # it had ended
+            continue  # the run had already ended
         text = command.output.read_text()
         line = "Interrupted." if sent == signal.SIGINT else "Terminated."
         result.injected += 1
@@ -232,7 +232,7 @@ def run_all() -> None:
         assert Command(root / "good", []).wait() == 0, (root / "good" / "output.txt").read_text()
         good = last_of(root / "good")
         assert good is not None
-        good.previous_checkpoint.unlink()  # or every refusal would read it too
+        good.previous_checkpoint.unlink()  # otherwise, every refusal would read it too
         counts = [
             *damaged_files(options.files, good.checkpoint, generator),
             kills(options.kills, root, generator),

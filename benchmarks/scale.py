@@ -5,10 +5,10 @@
 share        CPU time that the server takes per round of FedNNNN's CNN, as a share of local training and server together
 memory       peak memory of a process with 10 and with 100 clients per round of ResNet-18, for streaming aggregators;
              SCAFFOLD also remembers a vector per client, in a folder or in memory
-registered   CPU time until the first round and per round, with 1,000 and with 100,000 clients of which 10 take part
+registered   CPU time until the first round and per round, with 1,000 and with 100,000 clients, 10 of them per round
 cohort       one vectorised round with 1,000 clients of an MLP
 
-Times are CPU times of the process, because other processes on the machine change them less than those on the clock.
+Times are CPU times of the process, because other processes on the machine affect them less than wall-clock times.
 Memory and registered clients are measured in a fresh process each.
 """
 
@@ -41,12 +41,12 @@ AGGREGATORS = {
     "FedNS": FedNS,
     "Scaffold": Scaffold,
 }
-#: the most that the server may take, see issue 11
+#: the largest share of a round that the server may take, see issue 11
 LIMITS = {"FedNNNN": 0.02, "FedAdp": 0.05, "FedNS": 0.05}
 
 
 class Images(LightningDataModule):
-    """Random images. ``shape`` is that of one image; ``samples`` is the number of images."""
+    """Random images. ``shape`` is the shape of one image; ``samples`` is the number of images."""
 
     def __init__(self, samples: int, shape: tuple[int, ...], batch_size: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Images(LightningDataModule):
 
 
 class Clock:
-    """Adds up the CPU time of rounds, and separately that of local training in them."""
+    """Adds up the CPU time of rounds, and separately the CPU time of local training in them."""
 
     def __init__(self, module: FederatedModule, local_training: LocalTraining) -> None:
         self.begin = time.process_time()

@@ -96,7 +96,7 @@ class FederatedServer(RoundRunner):
         self.aggregator = aggregator or FedAvg()
         self.weighting = weighting
         self.client = client or LocalTraining()
-        #: trains the clients of a round, as :attr:`client` says: in this process, unless it is replaced
+        #: trains the clients of a round, as :attr:`client` says, in this process unless it is replaced
         self.training: CohortTraining = self.client
         self.optimizer = optimizer
         self.transforms = transforms or []
@@ -119,7 +119,7 @@ class FederatedServer(RoundRunner):
         self.store.load_state_dict(ClientStore().state_dict())
         #: the state from which the clients continue, if it is not the served model
         self._clients_state: StateDict | None = None
-        #: the served model, while a round is under way in which the module holds another one
+        #: the served model, while the module holds another one during a round
         self._served_state: StateDict | None = None
         self._evaluations = Evaluations()
         self._bytes = {"up": 0, "down": 0}
@@ -167,7 +167,7 @@ class FederatedServer(RoundRunner):
                 self._reset()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Prepare aggregator and clients, now that the model is on its device and restored."""
+        """Prepare the aggregator and the clients, now that the model is on its device and restored."""
         data = _data_of(trainer)
         self._current_run = self._run_identity(trainer)
         if self._saved_run is not None and self._saved_run != self._current_run:

@@ -40,5 +40,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public classes too."""
+    """List the public classes even before they are imported."""
     return sorted({*globals(), *_HOMES})

@@ -40,7 +40,7 @@ class RoundRunner(Callback, ABC):
 
     @abstractmethod
     def prepare_trainer(self, trainer: Trainer) -> None:
-        """Called before all other hooks of a fit. Checks the Trainer's flags and adds callbacks that rounds need."""
+        """Check the Trainer's flags and add the callbacks that rounds need. Called before all other hooks of a fit."""
 
     @abstractmethod
     def assign_callbacks(self, callbacks: Sequence[Callback]) -> list[Callback]:
@@ -52,7 +52,7 @@ class RoundRunner(Callback, ABC):
 
     @abstractmethod
     def run_round(self, pl_module: "FederatedModule", clients: list[int]) -> None:
-        """Called by the training step on every rank, with this rank's clients, possibly none."""
+        """Run one round with this rank's clients, possibly none. The training step calls this on every rank."""
 
 
 class FederatedModule(LightningModule):

@@ -107,7 +107,7 @@ def draw_against_parameter(cells: list[dict[str, Any]], tag: str, file: Path) ->
     rows = list(dict.fromkeys(cell["row"] for cell in cells))
     for number, row in enumerate(rows):
         points = [cell for cell in cells if cell["row"] == row and tag in cell["scores"]]
-        again, place = divmod(number, len(COLOURS))  # after the last colour, the first one comes again with other marks
+        again, place = divmod(number, len(COLOURS))  # once all colours are used, they repeat with other marks
         axes.plot(
             [cell["x"]["value"] for cell in points],
             [cell["scores"][tag]["final"]["mean"] for cell in points],

@@ -87,5 +87,5 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that contestants and temporary files go, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that contestants end and files are removed
     main()

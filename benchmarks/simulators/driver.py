@@ -21,7 +21,7 @@ PATIENCE = 900
 
 @dataclass
 class Row:
-    """What was measured of one contestant in one task.
+    """The measurements of one contestant in one task.
 
     Args:
         key: key of the contestant.
@@ -32,7 +32,7 @@ class Row:
         seconds: seconds of each round; the first is a warm-up.
         accuracy: accuracy after each round.
         peak_mb: sum of the peak resident memory of all its processes.
-        difference: largest difference between its final weights and those of the plain loop.
+        difference: largest difference between its final weights and the plain loop's.
     """
 
     key: str
@@ -98,7 +98,7 @@ class Process:
             self._process.wait(timeout=60)
 
     def end(self) -> None:
-        """End the contestant's processes if they are still there."""
+        """End the contestant's processes if they are still running."""
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -40,7 +40,7 @@ class Source(LightningDataModule):
 
 
 class TakeTurns(Callback):
-    """Waits for the turn before every round. All processes wait for the first, which talks to the driver."""
+    """Waits for its turn before every round. All processes wait for the first one, which talks to the driver."""
 
     def __init__(self, turns: Turns | None) -> None:
         self.turns = turns

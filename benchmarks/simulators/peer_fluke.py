@@ -46,14 +46,14 @@ class PlannedServer(Server):
 
 
 class PlannedFedAVG(FedAVG):
-    """fluke's FedAVG with that server."""
+    """fluke's FedAVG with the planned server."""
 
     def get_server_class(self) -> type[Server]:
         return PlannedServer
 
 
 class TakeTurns(FederationObserver, ServerObserver):
-    """Waits for the turn before every round, and remembers the accuracy of the last."""
+    """Waits for its turn before every round, and remembers the accuracy of the last round."""
 
     def __init__(self, turns: Turns, contest: Contest, net: Any) -> None:
         self.turns, self.rounds, self.net = turns, contest.rounds, net

@@ -39,7 +39,7 @@ class Net(nn.Module):
 
 
 class TakeTurns(TrainingProcessCallback):
-    """Waits for the turn before every round, and remembers the accuracy of the last."""
+    """Waits for its turn before every round, and remembers the accuracy of the last round."""
 
     def __init__(self, turns: Turns, rounds: int) -> None:
         self.turns, self.rounds = turns, rounds
@@ -83,7 +83,7 @@ def main() -> None:
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=contest.rounds,
-            evaluation_frequency=contest.rounds,  # of clients; the global model is evaluated by the callback
+            evaluation_frequency=contest.rounds,  # for clients; the callback evaluates the global model
             train_cohort_size=contest.cohorts.shape[1],
             val_cohort_size=0,
         ),

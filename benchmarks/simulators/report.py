@@ -41,7 +41,7 @@ class Results:
 
 
 def ratios(row: Row, plain: Row) -> list[float]:
-    """Return the seconds of each round divided by those of the plain loop in the same turn, without the warm-up."""
+    """Return the seconds of each round divided by the plain loop's in the same turn, without the warm-up."""
     return [own / other for own, other in zip(row.seconds[1:], plain.seconds[1:], strict=True)]
 
 

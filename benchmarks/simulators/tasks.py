@@ -73,7 +73,7 @@ class Data:
 
 
 def draw(task: Task, data: Data, sizes: Sizes, rounds: int, threads: int) -> Contest:
-    """Draw a contest. Cohorts and batches are those that fl_lightning draws, so that it can run unchanged."""
+    """Draw a contest. Cohorts and batches are drawn as fl_lightning draws them, so that it can run unchanged."""
     from fl_lightning.data import RandomClients
     from fl_lightning.data.batches import ClientBatches
 

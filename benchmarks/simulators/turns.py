@@ -1,4 +1,4 @@
-"""The contestant's end of the benchmark: wait for the turn, run one round, report the accuracy.
+"""The contestant's end of the benchmark: wait for a turn, run one round, report the accuracy.
 
 A contestant blocks on its standard input between rounds, so that only one contestant computes at a time. The driver
 measures the seconds from its command to the report, which includes everything that the simulator does per round.

@@ -1,1 +1,1 @@
-"""Callbacks for clients: those that take part in local training, and the evaluation of each client's model."""
+"""Callbacks that take part in local training, and the evaluation of each client's model."""

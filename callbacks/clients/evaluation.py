@@ -107,7 +107,7 @@ def client_metrics(
         client: the client's number.
         round: the round's number; if clients redraw, it determines their samples.
         samples: whether to evaluate on the validation data or on the client's own samples.
-        batch_size: samples per batch of the client's own samples; by default, that of the source's loader.
+        batch_size: samples per batch of the client's own samples; by default, the batch size of the source's loader.
     """
     personal = client_copy(module)
     personal.load_state_dict({**module.state_dict(), **own})
@@ -127,7 +127,7 @@ def client_metrics(
 def validation_metrics(
     evaluator: Trainer, module: LightningModule, source: LightningDataModule, loader: Any
 ) -> dict[str, float]:
-    """Return what a module's ``validation_step`` logs on a loader; batches pass the hooks of the source."""
+    """Return what a module's ``validation_step`` logs on a loader. Batches pass through the source's hooks."""
     data = with_loaders(source, validation=loader)
     per_loader = evaluator.validate(module, datamodule=data, verbose=False)
     return {name: float(value) for metrics in per_loader for name, value in metrics.items()}

@@ -33,11 +33,11 @@ class Diagnostics(RoundCallback, ABC):
 
     @abstractmethod
     def make_metric(self, trainer: Trainer, module: LightningModule) -> Metric:
-        """Called before the first round, with the user's module on its device. Returns a new metric."""
+        """Return a new metric. Called before the first round, with the user's module on its device."""
 
     @abstractmethod
     def watch(self, round: Round, update: ClientUpdate, weight: float) -> None:
-        """Called when a client is done, with its weight before normalisation. Updates ``self.metric``."""
+        """Update ``self.metric`` with a client that is done; ``weight`` is its weight before normalisation."""
 
     def tags(self, values: Any) -> dict[str, Tensor]:
         """Return the computed values by tag; by default, the tag is ``prefix/name`` for each name."""

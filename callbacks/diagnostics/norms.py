@@ -69,7 +69,7 @@ class NormDiagnostics(Diagnostics):
         charts: Charts = {}
         if isinstance(pl_module, FederatedModule):
             for name in [*combined, *layers]:
-                # The paper's figures show E and the N of eq. 24, how far the model moved; N of eq. 4 is beside it.
+                # The paper's figures show E and the N of eq. 24, how far the model moved. We add the N of eq. 4.
                 charts[f"N and E: {name}"] = [rf"^norms/{re.escape(name)}/{value}$" for value in ("move", "E", "N")]
             charts["N / E"] = [rf"^norms/({any_combined})/N_over_E$"]
             charts["N / E by layer"] = [rf"^norms/({any_layer})/N_over_E$"]

@@ -16,7 +16,7 @@ class Participation(Diagnostics):
     """Logs ``participation/...``: how many rounds each client has taken part in.
 
     Args:
-        max_curves: with more clients than this, log only the smallest and the largest count.
+        max_curves: with more clients than this, log only ``least``, ``most`` and ``clients``, and no curve per client.
     """
 
     prefix = "participation"

@@ -17,17 +17,17 @@ from fl_lightning.module import FederatedModule
 
 
 class GlobalTrainingLoss(RoundCallback):
-    """Logs ``train/global_loss``: F(w) = Σ D_i / D · F_i(w) after the round, w being the served model.
+    """Logs ``train/global_loss``: F(w) = Σ D_i / D · F_i(w) after the round, where w is the served model.
 
     Wu, Wang. Fast-Convergent Federated Learning With Adaptive Weighting (FedAdp). 2021, eq. 1, figures 5 and 7. F_i is
     the mean loss of ``validation_step`` on the D_i training samples of client i, without augmentation.
 
     ``train/loss``, which every run logs, is the mean along the clients' local steps instead. It is much smaller if
-    clients have few classes, because a client learns within a few steps to predict no others.
+    clients have few classes, because a client learns within a few steps to predict only these.
 
     Args:
-        clients: ``all`` takes the sum over all clients; ``cohort`` over those that took part in the round, without
-            those that were lost. A round without clients logs nothing.
+        clients: ``all`` takes the sum over all clients; ``cohort`` takes it over the clients that took part in the
+            round and were not lost. A round without clients logs nothing.
         every_n_rounds: how often to evaluate; each time takes one pass over the clients' samples, without gradients.
         batch_size: samples per batch.
         metric: name under which ``validation_step`` logs the loss; by default, the only name with ``loss`` in it.

@@ -15,8 +15,8 @@ from fl_lightning.core.saved_file import PART
 class LastRound(AtomicCheckpoint):
     """Keeps ``last.ckpt``, the state after the last complete round, from which a killed run is resumed.
 
-    The checkpoint of the round before stays as ``previous.ckpt``, in case the disk damages the last one. While the run
-    lasts, its folder is locked, so that no other process resumes the same run.
+    The checkpoint of the previous round stays as ``previous.ckpt``, in case the disk damages the last one. While the
+    run lasts, its folder is locked, so that no other process resumes the same run.
 
     ``ModelCheckpoint(monitor=..., save_last=True)`` is no substitute: its last checkpoint is the last improvement.
     """
@@ -67,7 +67,7 @@ class LastRound(AtomicCheckpoint):
         self._last_is_good = resumed and Path(str(trainer.ckpt_path)).resolve() == last.resolve()
 
     def before_replacing(self, path: Path) -> None:
-        """Keep the last checkpoint as the previous one, and stop if the rest of the folder has vanished."""
+        """Keep the last checkpoint as the previous one, if it was written or verified by this process."""
         if path.is_file() and self._last_is_good:
             previous = self.folder.previous_checkpoint
             part = previous.with_name(previous.name + PART)

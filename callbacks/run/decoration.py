@@ -1,4 +1,4 @@
-"""Keep errors in optional output from ending a run."""
+"""Keeping errors in optional output from ending a run."""
 
 import functools
 import traceback

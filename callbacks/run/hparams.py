@@ -30,8 +30,8 @@ _MAX_DEPTH = 3
 class HyperParameters(Callback):
     """Fills TensorBoard's HParams tab: how the run is set up, and the last value of every validation metric.
 
-    The tab shows the parameters of model, clients, server, partition and selection, and the seed, once the first
-    validation is over. Reports use it to find out which metrics the module logged in validation.
+    The tab shows the parameters of the model, the clients, the server, the partition and the selection, and the seed,
+    once the first validation is over. Reports use it to find out which metrics the module logged in validation.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class HyperParameters(Callback):
 
     @decoration
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write parameters and names of metrics after the first validation, when the names are known."""
+        """Write the parameters and the names of metrics after the first validation, when the names are known."""
         metrics = evaluated_metrics(trainer)
         if trainer.is_global_zero and not self._written and (metrics or not trainer.enable_validation):
             self._write(trainer, pl_module, metrics)

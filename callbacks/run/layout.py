@@ -15,7 +15,7 @@ EVALUATION: Charts = {
 class TensorBoardLayout(Callback):
     """Arranges TensorBoard's Custom Scalars: N and E of a layer in one chart, all clients' angles in one, and so on.
 
-    There are charts only for what the Trainer's other callbacks log.
+    Besides the evaluation, there are charts only for what the Trainer's other callbacks log.
     """
 
     @decoration

@@ -35,7 +35,7 @@ class LostClients:
         self._on_error = on_error
         self._min_clients = min_clients
         self._folder = folder
-        #: the clients of this rank that failed, other than as planned
+        #: the clients of this rank that failed, without planned losses
         self._failed: list[LostClient] = []
 
     def add(self, lost: LostClient) -> bool:
@@ -52,7 +52,7 @@ class LostClients:
 
         Args:
             totals: sums over the clients of all ranks.
-            is_unsound: what checked the updates of this rank.
+            is_unsound: the check of this rank's updates.
             device: device of this rank.
         """
         if totals.failed:
@@ -71,7 +71,7 @@ class LostClients:
             )
 
     def _keep_traceback(self, lost: LostClient, error: Exception) -> LostClient:
-        """Write the traceback to the run's folder. Unless the error is raised, do not keep what its frames hold."""
+        """Write the traceback to the run's folder. Unless the error is to be raised, drop it and its frames."""
         reason = lost.reason
         if self._folder is not None:
             path = self._folder.client_errors
@@ -87,7 +87,7 @@ class LostClients:
 
 
 def run_folder(trainer: Trainer) -> RunFolder | None:
-    """Return the folder of a run; None if the run keeps no files. Called on every rank, because rank zero sends it."""
+    """Return the folder of a run; None if it keeps no files. Call this on every rank, because rank zero sends it."""
     log_dir = trainer.log_dir
     keeps_files = trainer.loggers or trainer.checkpoint_callbacks
     return RunFolder(Path(log_dir).resolve()) if keeps_files and log_dir is not None else None

@@ -76,7 +76,7 @@ def check_flags(trainer: Trainer) -> None:
 
 
 def refuse_tuners(trainer: Trainer) -> None:
-    """Reject Lightning's searches for settings, which would vary the server's instead of the clients'."""
+    """Reject Lightning's tuners, which would vary the server's settings instead of the clients'."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, LearningRateFinder):
             raise MisconfigurationError(
@@ -122,10 +122,10 @@ def belongs_to_clients(callback: Callback) -> bool:
         return True
     if isinstance(callback, RoundCallback | Checkpoint | ProgressBar):
         return False
-    if not any(_is_users(callback, hook) for hook in BATCH_HOOKS):
+    if not any(_is_user_defined(callback, hook) for hook in BATCH_HOOKS):
         return False
     for hook in _VALIDATION_HOOKS:
-        if _is_users(callback, hook):
+        if _is_user_defined(callback, hook):
             rank_zero_warn(
                 f"{type(callback).__name__} has hooks for training batches, so it runs on clients, which do not"
                 f" validate: move {hook} into a callback of its own"
@@ -133,7 +133,7 @@ def belongs_to_clients(callback: Callback) -> bool:
     return True
 
 
-def _is_users(callback: Callback, hook: str) -> bool:
+def _is_user_defined(callback: Callback, hook: str) -> bool:
     """Return whether a hook is defined outside Lightning."""
     package = Callback.__module__.partition(".")[0]
     return getattr(getattr(callback, hook), "__module__", "").partition(".")[0] != package

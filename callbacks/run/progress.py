@@ -22,7 +22,7 @@ def time_left(
         started: when the first round of this process started.
         rounds_done: the number of rounds that this process completed.
         rounds_left: the number of remaining rounds, including the current one; None if there is no limit.
-        clients_done: the number of clients that completed the current round.
+        clients_done: the number of clients that are done with the current round.
         clients: the number of clients in the current round.
     """
     current = clients_done / clients if clients else 0.0
@@ -38,7 +38,7 @@ def format_clients(done: float) -> str:
 
 
 class _RoundBar(Tqdm):
-    """A bar for the clients of a round that also shows the time left until the last round."""
+    """A bar for the clients of a round that also shows the time left until the end of the last round."""
 
     FORMAT = "{desc} |{bar}| {done}/{total_fmt} clients{left}{postfix}"
 

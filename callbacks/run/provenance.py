@@ -17,7 +17,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.fingerprint import data_fingerprint, partition_fingerprint
 from fl_lightning.module import FederatedModule
 
-#: packages that are named first, because they compute
+#: packages that are named first, because they compute the results
 _IMPORTANT = (
     "fl-lightning",
     "torch",
@@ -28,15 +28,15 @@ _IMPORTANT = (
     "numpy",
     "scipy",
 )
-#: differences that are named per kind
+#: maximum number of differences that are named per kind
 _NAMED = 8
 
 
 class Provenance(Callback):
     """Records the versions of all packages, the machine, the state of the code, the seed, and fingerprints of the data.
 
-    A run that is resumed, or that repeats another one, is compared with the record of the earlier one. What differs is
-    printed before the first round, in one line per kind.
+    A run that is resumed, or that repeats another one, is compared with the earlier record. What differs is printed
+    before the first round, in one line per kind.
 
     Args:
         repeats: the run that this one repeats, if any.
@@ -61,7 +61,7 @@ class Provenance(Callback):
         earlier = folder if resumed else self.repeats
         different = list(differences(_read(earlier.provenance), record)) if earlier is not None else []
         for line in different:
-            print(f"Not as in {earlier}: {line}", flush=True)
+            print(f"Differs from {earlier}: {line}", flush=True)
         if not resumed:
             _write(record, folder.provenance)
         elif different or not folder.provenance.is_file():

@@ -31,18 +31,18 @@ def read_checkpoint(
         resume: whether a run continues from it; otherwise, only its weights are needed.
         weights: names of the weights in which no NaN is allowed; a buffer may have a reason to hold one.
         server: the key of the server among the checkpoint's callbacks.
-        map_location: where the tensors are loaded, as ``torch.load`` takes it.
+        map_location: where the tensors are loaded, as for ``torch.load``.
         weights_only: whether only tensors and plain types are loaded, which cannot run code.
 
     Raises:
-        MisconfigurationError: if the checkpoint cannot be used. The message names the newest good one beside it.
+        MisconfigurationError: if the checkpoint cannot be used. The message names the newest good one in its folder.
     """
     try:
         content = read_saved_file(path, map_location, weights_only)
         _check_parts(content, resume, server)
         _check_weights(content, weights)
     except DamagedFileError as error:
-        raise MisconfigurationError(f"ckpt_path={path} {error}: {_way_out(path, resume, weights, server)}") from error
+        raise MisconfigurationError(f"ckpt_path={path} {error}: {_suggest(path, resume, weights, server)}") from error
     return content
 
 
@@ -53,24 +53,24 @@ def _check_parts(content: Any, resume: bool, server: str) -> None:
         return
     missing = [name for name in _TRAINER_PARTS if name not in content]
     if missing:
-        raise DamagedFileError(f"has only a part of a run, without {missing[0]}")
+        raise DamagedFileError(f"holds only a part of a run: it lacks {missing[0]}")
     states = content["callbacks"].get(server) if isinstance(content["callbacks"], Mapping) else None
     if not isinstance(states, Mapping):
         raise DamagedFileError("is not the checkpoint of a federation, because it holds no server")
     missing = [name for name in _SERVER_PARTS if name not in states]
     if missing:
-        raise DamagedFileError(f"has only a part of the server's state, without {missing[0]}")
+        raise DamagedFileError(f"holds only a part of the server's state: it lacks {missing[0]}")
 
 
 def _check_weights(content: Mapping[str, Any], weights: Collection[str]) -> None:
     for name in weights:
         value = content["state_dict"].get(name)
         if isinstance(value, Tensor) and value.is_floating_point() and bool(torch.isnan(value).any()):
-            raise DamagedFileError(f"holds a model that is not a number: there is a NaN in {name}")
+            raise DamagedFileError(f"holds a model with a NaN in {name}")
 
 
-def _way_out(path: Path, resume: bool, weights: Collection[str], server: str) -> str:
-    """Return a hint that names another checkpoint of the same folder that can be used instead."""
+def _suggest(path: Path, resume: bool, weights: Collection[str], server: str) -> str:
+    """Return a hint that names another checkpoint in the same folder that can be used instead."""
     others = [file for file in path.parent.glob("*.ckpt") if file.name != path.name and file.is_file()]
     for other in sorted(others, key=lambda file: file.stat().st_mtime, reverse=True):
         try:
@@ -81,4 +81,4 @@ def _way_out(path: Path, resume: bool, weights: Collection[str], server: str) ->
             continue
         if isinstance(content.get("epoch"), int):
             return f"use the one after round {content['epoch'] + 1}, --ckpt_path {other}"
-    return "there is no good one beside it, so start the run again" if resume else "there is no good one beside it"
+    return "there is no good one in its folder" + (", so start the run again" if resume else "")

@@ -69,7 +69,7 @@ class RichRoundProgressBar(RichProgressBar, RoundCallback):
     def show_progress(self, clients: float) -> None:
         """Show how many clients' worth of training is done since the last client was counted."""
         self._shown = self._clients_done + clients
-        count = "" if clients == 0 else f"{format_clients(self._shown)} "  # Lightning's own column has whole clients
+        count = "" if clients == 0 else f"{format_clients(self._shown)} "  # Lightning's column shows whole clients
         self._show(completed=self._shown, description=f"{self._round}, {count}clients")
 
     def on_train_batch_end(

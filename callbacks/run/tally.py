@@ -77,7 +77,7 @@ class Totals:
     Args:
         clients: how many clients were received.
         lost: how many were lost.
-        failed: how many of the round's clients failed, other than as planned.
+        failed: how many of the round's clients failed, without planned losses.
         up: bytes from clients to the server.
         down: bytes from the server to clients.
         means: weighted means of what clients reported, by tag.
@@ -91,7 +91,7 @@ class Totals:
     means: dict[str, float]
 
     def values(self, bytes_so_far: dict[str, int]) -> dict[str, float]:
-        """Return the values to log, and add the round's bytes to those of earlier rounds."""
+        """Return the values to log, and add the round's bytes to ``bytes_so_far``."""
         bytes_so_far["up"] += self.up
         bytes_so_far["down"] += self.down
         return self.means | {

@@ -19,7 +19,7 @@ class StopAtTarget(EarlyStopping):
 
     def __init__(self, monitor: str, target: float) -> None:
         falls = smaller_is_better(monitor)
-        # EarlyStopping needs a value beyond its threshold, so that is the 32-bit number just before the target.
+        # EarlyStopping needs a value beyond its threshold, so the threshold is the 32-bit number before the target.
         before = np.nextafter(np.float32(target), np.float32(np.inf if falls else -np.inf))
         super().__init__(
             monitor,

@@ -11,7 +11,8 @@ from fl_lightning.core.saved_file import PART, read_saved_file, replace_durably,
 class VerifiedCheckpointIO(TorchCheckpointIO):
     """Writes and reads the files of all checkpoint callbacks, and verifies them each time.
 
-    Lightning's own class collects a file in memory first, and trusts what it reads. Addresses are left to it.
+    Lightning's own class collects a file in memory first, and trusts what it reads. It still handles addresses such as
+    ``s3://...``.
 
     Args:
         load: reads a file, given its path and further arguments of :func:`read_saved_file`.

@@ -42,7 +42,7 @@ class CommandParser(LightningArgumentParser):
 
     @property
     def has_commands(self) -> bool:
-        """Whether this is the parser of the program, not that of a command or of a class."""
+        """Whether this is the parser of the program, not the parser of a command or of a class."""
         return hasattr(self, "_commands")
 
     def option_names(self) -> list[str]:
@@ -63,7 +63,7 @@ class ExtensibleCLI(LightningCLI):
     hyper-parameters in the checkpoint that ``--ckpt_path`` names.
 
     Args:
-        args: the command line; by default that of the process.
+        args: the command line; by default, the one that the process was started with.
         kwargs: the other arguments of ``LightningCLI``.
     """
 

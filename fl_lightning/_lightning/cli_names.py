@@ -1,4 +1,4 @@
-"""Public names of LightningCLI, in the Lightning that is in use. A separate file, because it imports jsonargparse."""
+"""Public names of the LightningCLI in use. They have their own file, because they import jsonargparse."""
 
 from typing import TYPE_CHECKING
 

@@ -26,7 +26,7 @@ def use_plain_steps(trainer: Trainer) -> None:
 
 
 class PlainEpochLoop(_TrainingEpochLoop):
-    """Skips Lightning's forty hooks in a step if nobody overrides them, because they take as long as a small network.
+    """Skips Lightning's forty hooks in a step if nobody overrides them: they take as long as a small network's step.
 
     The operations, their order and everything that is counted are the same.
     """

@@ -98,7 +98,7 @@ def _fast_class(module_class: type[LightningModule]) -> type[LightningModule]:
 
 
 class _FastAttributes:
-    """Skips ``nn.Module``'s checks for the name of the current hook. Copies and pickles are of the user's own class."""
+    """Skips ``nn.Module``'s checks for the name of the current hook. Copies and pickles have the user's own class."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Do not run the user's ``__init_subclass__``, which may register the class."""

@@ -49,7 +49,7 @@ def copy_module(module: Module, shared: dict[int, Any]) -> tuple[Module, list[st
         twin = memo.get(id(layer))
         if isinstance(twin, nn.Module):
             _rebind_functions(vars(layer), vars(twin), memo)
-            for value in vars(layer).values():  # such as the hooks, by number
+            for value in vars(layer).values():  # such as the hooks, which are keyed by number
                 if isinstance(value, dict) and id(value) in memo:
                     _rebind_functions(value, memo[id(value)], memo)
     return copied, names

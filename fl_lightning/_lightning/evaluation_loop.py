@@ -1,6 +1,6 @@
-"""Validation and test on several ranks: each evaluates some of the batches, and the results are those of one process.
+"""Validation and test on several ranks: each rank evaluates some of the batches, with the same results as one process.
 
-If this cannot be exact, every rank evaluates everything, and a line says why.
+If this cannot be exact, every rank evaluates everything, and a message says why.
 """
 
 from collections.abc import Callable, Iterator
@@ -106,7 +106,7 @@ class SharedEvaluationLoop(PlainEvaluationLoop):
         return CombinedLoader(shares, "sequential")
 
     def _find_obstacle(self, loaders: CombinedLoader) -> str | None:
-        """Return why the results of shared batches would not be those of one process, or None. All ranks agree."""
+        """Return why shared batches would change the results, or None if they would not. All ranks agree."""
         found = gather_objects([(self._find_own_obstacle(loaders), self.max_batches)])
         obstacle = next((obstacle for obstacle, _ in found if obstacle is not None), None)
         if obstacle is None and any(batches != self.max_batches for _, batches in found):

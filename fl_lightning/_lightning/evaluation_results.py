@@ -50,17 +50,18 @@ class _Logged:
 class EvaluationResults(PlacedResults):
     """Lightning's collection of logged values, with a synchronisation that does not need ``sync_dist``.
 
-    It gives the values of one process even if ranks have different numbers of batches, or have not logged some values.
+    The values are the same as in one process, even if ranks have different numbers of batches or have not logged some
+    values.
     """
 
     def log(self, *args: Any, **kwargs: Any) -> None:
         super().log(*args, **{name: value for name, value in kwargs.items() if name not in _SYNCHRONISATION})
 
     def synchronise(self, module: LightningModule) -> None:
-        """Replace what was logged in the steps of the current loader by what one process would have logged.
+        """Replace what was logged in the steps of the current loader with what one process would have logged.
 
-        All ranks must call this. They exchange everything at once, so that none waits for a value that another one has
-        not logged. Values logged in other hooks are not changed.
+        All ranks must call this. They exchange everything at once, so that no rank waits for a value that another one
+        has not logged. Values logged in other hooks are not changed.
 
         Args:
             module: module that logged the values.

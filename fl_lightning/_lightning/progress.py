@@ -12,7 +12,7 @@ from fl_lightning._lightning.names import Trainer
 
 
 class ClientTrainer(Trainer):
-    """A Trainer whose ``max_epochs`` can be that of the whole run, although it trains for one round only.
+    """A Trainer that can report the ``max_epochs`` of the whole run, although it trains for one round only.
 
     Attributes:
         run_epochs: number of epochs of the run; -1 if there is no limit, None if the Trainer knows only its round.

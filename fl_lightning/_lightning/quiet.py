@@ -32,7 +32,7 @@ def silence_irrelevant_messages() -> None:
 
 
 def _logger() -> logging.Logger:
-    """Return the logger that ``rank_zero_info`` writes to: that of the Lightning that was imported last."""
+    """Return the logger that ``rank_zero_info`` writes to. It belongs to the Lightning that was imported last."""
     return rank_zero.log
 
 

@@ -13,7 +13,7 @@ def trainer_of(module: LightningModule) -> Trainer | None:
 
 
 def keep_samplers(trainer: Trainer) -> None:
-    """Keep the samplers of all loaders, because a distributed sampler repeats samples to fill the last batch."""
+    """Keep the samplers of all loaders, because a distributed sampler repeats samples to give ranks equally many."""
     trainer._accelerator_connector.use_distributed_sampler = False
 
 
@@ -31,8 +31,8 @@ def synchronises_batch_norm(trainer: Trainer) -> bool:
 def save_at_epoch_end(trainer: Trainer) -> None:
     """Write checkpoints at the end of a round, never at the end of its validation.
 
-    A run that stopped early could not be resumed from a checkpoint written during validation. A checkpoint after every
-    n steps is one after every n rounds, and so it waits for the round's validation.
+    A run that stopped early could not be resumed from a checkpoint written during validation. A callback that saves
+    every n steps saves every n rounds instead, so that it too waits for the round's validation.
     """
     for callback in trainer.checkpoint_callbacks:
         if not isinstance(callback, ModelCheckpoint):
@@ -44,7 +44,7 @@ def save_at_epoch_end(trainer: Trainer) -> None:
 
 
 def skip_stale_scores(trainer: Trainer) -> None:
-    """Let checkpoints that monitor validation skip a round without validation, whose scores are of an earlier round."""
+    """Let checkpoints that monitor validation skip a round without it, because the scores are from an earlier round."""
     if not trainer.enable_validation:
         return
     stale = evaluated_metrics(trainer)

@@ -31,7 +31,7 @@ def hook_that_sees_batches(module: LightningModule, callbacks: Sequence[Callback
 
 
 def metric_without_exact_sum(module: LightningModule) -> str | None:
-    """Return an obstacle if a metric's states over parts of the data do not add up to those over all data."""
+    """Return an obstacle if a metric's states over parts of the data do not add up to its states over all data."""
     for name, metric in module.named_modules():
         if not isinstance(metric, Metric):
             continue

@@ -1,4 +1,4 @@
-"""Writing data to TensorBoard for which the loggers have no method."""
+"""Writing to TensorBoard what its loggers have no method for."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,7 +14,7 @@ def tensorboard_loggers(trainer: Trainer) -> Iterator[TensorBoardLogger]:
 
 
 def write_summaries(logger: TensorBoardLogger, summaries: Iterable[Any]) -> None:
-    """Write protocol buffers such as those of the HParams plugin."""
+    """Write protocol buffers, such as the HParams plugin's."""
     writer = logger.experiment._get_file_writer()
     for summary in summaries:
         writer.add_summary(summary, 0)

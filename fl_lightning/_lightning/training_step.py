@@ -13,7 +13,7 @@ BATCH_HOOKS = (
     *("on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
     "on_before_optimizer_step",
 )
-#: everything of a module that Lightning calls within a step, besides the step itself
+#: all methods of a module that Lightning calls within a step, besides the step itself
 _STEP_HOOKS = (
     *BATCH_HOOKS,
     *("backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping", "clip_gradients"),
@@ -43,7 +43,7 @@ def training_loss(training_step: Callable[..., Any], batch: Any, index: int, tak
     """Run a training step and return its loss, or None if it skips the batch.
 
     Args:
-        training_step: the module's method, or a strategy's that calls it.
+        training_step: the module's method, or a strategy's method that calls it.
         batch: the batch.
         index: number of the batch in the local epoch.
         takes_index: whether the step takes this number, see ``takes_batch_index``.

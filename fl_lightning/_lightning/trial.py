@@ -22,7 +22,7 @@ from fl_lightning._lightning.trainer import ClientStrategy, TrainerTemplate
 from fl_lightning.core.randomness import generator_states, preserved_generators
 
 _BATCHES = 2
-#: what changes in every step, and is checked in another way
+#: layers that change in every step, and are checked in another way
 _METRICS = (Metric, MetricCollection)
 
 

@@ -6,7 +6,7 @@ An aggregator is called in this order, once per round::
 
 ``reduce`` combines what the ranks of a distributed run received, so that every rank then computes the same result.
 Streaming aggregators keep only sums, so their memory does not grow with the number of clients. Split aggregators keep
-the updates of the round; each rank keeps those of its own clients. Gathered aggregators have all of them on every rank.
+the updates of the round: each rank keeps its own clients' updates. Gathered aggregators have all updates on every rank.
 """
 
 from abc import ABC, abstractmethod
@@ -58,7 +58,7 @@ class Federation:
 
     @property
     def clients_per_round(self) -> int | None:
-        """How many clients take part in the first round; None if it is not known."""
+        """How many clients take part in the first round; None if the selection is not known."""
         if self.selection is None:
             return None
         return len(self.selection.cohort(self.num_clients, self.seed, 0))
@@ -112,7 +112,7 @@ class Aggregator(ABC):
         return ClientStore().part(type(self).__name__)
 
     def prepare(self, model: nn.Module, federation: Federation) -> None:
-        """Called once, before the first round. Override it to reject what the algorithm does not support."""
+        """Prepare for a run, before its first round. Override this to reject what the algorithm does not support."""
         self.federation = federation
         self.layout = StateLayout(model)
         selection = federation.selection
@@ -145,7 +145,7 @@ class Aggregator(ABC):
         """Give the model the widths of a state before it is loaded. Override it if the algorithm changes widths."""
 
     def begin_round(self, model: nn.Module, round: Round) -> None:
-        """Called before any client trains. ``model`` holds the state that the clients start from, ``round.start``."""
+        """Start a round, before any client trains. ``model`` holds ``round.start``, which the clients start from."""
         self.round = round
         if self.federation is None:
             self.layout = StateLayout(model)
@@ -155,15 +155,15 @@ class Aggregator(ABC):
 
     @abstractmethod
     def receive(self, update: ClientUpdate, weight: float) -> None:
-        """Called when a client is done. ``weight`` is not normalised: n_k, or 1."""
+        """Take in one client's update as soon as the client is done. ``weight`` is not normalised: n_k, or 1."""
 
     @abstractmethod
     def reduce(self) -> None:
-        """Called on every rank when its clients are done. Combines what the ranks received."""
+        """Combine what the ranks received. Called on every rank when its clients are done."""
 
     @abstractmethod
     def finish_round(self) -> Aggregate:
-        """Called last, on every rank. Returns the next global model."""
+        """Return the next global model. Called last, on every rank."""
 
     @property
     @abstractmethod

@@ -32,7 +32,7 @@ class DPFedAvg(NormClipping):
     client has different data, which can change the sum by 2 S instead of S.
 
     All clients count equally, so ``server.weighting`` must be uniform. Only parameters are released: a model with
-    statistics or counters, such as those of BatchNorm, is refused, and frozen entries keep the global value.
+    statistics or counters, such as BatchNorm's, is refused, and frozen entries keep the global value.
 
     Args:
         max_norm: S, the threshold to which updates are clipped.

@@ -95,7 +95,7 @@ class FedNNNN(_TwoModels):
         return layer_norms(vector, self.layout)
 
     def _spread(self, values: Tensor) -> Tensor:
-        """Return one value per parameter: the model's, or that of the parameter's layer."""
+        """Return the value of the whole model as it is, or repeat each layer's value for all entries of the layer."""
         if self.granularity == "model":
             return values
         layer = dict(zip(self.layout.layers, values.unbind(), strict=True))

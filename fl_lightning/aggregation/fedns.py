@@ -76,11 +76,12 @@ class FedAvgLastFC(SplitAggregator):
         return Aggregate(self.result(FlatState(mean, self.mean_of("statistics", self.sizes), self.largest_counters)))
 
     def node_weights(self, clients: list[StateDict]) -> Iterator[tuple[list[str], Tensor]]:
-        """Yield for each layer the names of its tensors and the weights of its nodes in each client of the round.
+        """Yield for each layer the names of its tensors and a (clients, nodes) matrix of weights.
+
+        The matrix has a row for every client of the round.
 
         Args:
-            clients: the parameters of the clients in ``received``; the weights, a (clients, nodes) matrix, are those
-                of all clients.
+            clients: the parameters of the clients in ``received``.
         """
         counts = torch.zeros(len(self.cohort), self._num_classes, dtype=self.dtype)
         for row, item in zip(counts, self.cohort, strict=True):
@@ -134,8 +135,8 @@ class FedAvgLastFC(SplitAggregator):
 class FedNS(FedAvgLastFC):
     """Below the head, a client's weight in a node is the variance of the node's update at that client (algorithm 3).
 
-    Clients whose variance is an outlier are left out of the node, which cannot happen with 5 clients or fewer. Where
-    all variances are 0, as in nodes with one incoming weight, the weight is p_k. The head is averaged as in
+    Clients whose variance is an outlier do not count in the node; with 5 clients or fewer, there is never an outlier.
+    Where all variances are 0, as in nodes with one incoming weight, the weight is p_k. The head is averaged as in
     :class:`FedAvgLastFC`.
 
     Args:

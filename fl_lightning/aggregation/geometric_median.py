@@ -14,14 +14,15 @@ from fl_lightning.core.state import FlatState
 
 
 class GeometricMedian(SplitAggregator):
-    """Approximates the v that minimises Σ p_k ‖v - w_k‖, which bad clients need half of the weight to move far.
+    """Approximates the v that minimises Σ p_k ‖v - w_k‖.
 
-    v starts as the weighted mean. Each iteration takes a weighted mean in which a client that is far from v counts
-    less. Distances are over parameters and statistics together, which get the same weights.
+    Bad clients with less than half of the weight cannot move the minimum far. v starts as the weighted mean. Each
+    iteration takes a weighted mean in which a client that is far from v counts less. Distances are over parameters and
+    statistics together, which get the same weights.
 
     Args:
-        iterations: R, the number of further means; 0 is FedAvg. The paper uses 3. Updates that are thousands of times
-            as long as the others need more.
+        iterations: R, the number of iterations; 0 is FedAvg. The paper uses 3. More are needed if some updates are
+            thousands of times as long as the others.
         smoothing: ν, the distance below which a client's weight no longer grows.
     """
 

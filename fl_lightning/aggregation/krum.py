@@ -76,7 +76,7 @@ class Krum(ColumnAggregator):
 class MultiKrum(Krum):
     """The mean of the n - f clients with the smallest scores becomes the global model.
 
-    Scores are those of :class:`Krum`. All chosen clients count equally.
+    Scores are computed as in :class:`Krum`. All chosen clients count equally.
 
     Args:
         fraction: the fraction of a round's clients that may be bad; f is this fraction, rounded down. 0 is the plain
@@ -88,7 +88,7 @@ class MultiKrum(Krum):
 
 
 def krum_scores(distances: Tensor, bad: int) -> Tensor:
-    """Return each client's score: the sum of distances to its n - f - 2 nearest neighbours, but to one at least.
+    """Return each client's score: the sum of distances to its n - f - 2 nearest neighbours, and to at least one.
 
     Args:
         distances: squared distances between all pairs of clients.

@@ -1,4 +1,4 @@
-"""Norm clipping: no client's update is longer than a threshold.
+"""Norm clipping: updates that are longer than a threshold are shortened to it.
 
 Sun, Kairouz, Suresh, McMahan. Can You Really Backdoor Federated Learning? Workshop on Federated Learning for Data
 Privacy and Confidentiality, NeurIPS 2019 (section 4). https://arxiv.org/abs/1911.07963

@@ -1,4 +1,4 @@
-"""Aggregators that keep the updates of a round until it ends: of their own rank, or of all ranks."""
+"""Aggregators that keep the updates of a round until it ends, either on the rank that trained them or on all ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ class Received(Participant):
 
 
 class SplitAggregator(Aggregator):
-    """Keeps the updates of the round until it ends; in a distributed run, each rank keeps those of its own clients.
+    """Keeps the updates of the round until it ends; in a distributed run, each rank keeps its own clients' updates.
 
     The ranks exchange sums over the clients (:meth:`sum_over_clients`, :meth:`mean_of`) and a few numbers per client
     (:meth:`rows_of_all`), which is far less than all updates.
@@ -143,7 +143,7 @@ class SplitAggregator(Aggregator):
 
 
 class GatheredAggregator(SplitAggregator):
-    """Keeps all updates of the round until it ends; in a distributed run, every rank gets those of all clients.
+    """Keeps all updates of the round until it ends; in a distributed run, every rank gets all of them.
 
     If sums over the clients and a few numbers per client are enough, derive from :class:`SplitAggregator`, which
     exchanges less.
@@ -170,7 +170,7 @@ def _number(item: Participant) -> int:
 
 
 def _to_note(item: Participant) -> dict[str, Any]:
-    """Return what JSON can hold of an update, without what only its own rank needs: metrics and logged values."""
+    """Return the parts of an update that JSON can hold, except metrics and logged values, which only its rank needs."""
     update = item.update
     counts = None if update.class_counts is None else update.class_counts.tolist()
     numbers = {name: getattr(update, name) for name in _NUMBERS}

@@ -17,7 +17,7 @@ class StreamingAggregator(Aggregator):
     it keeps them in :attr:`sums`, which :meth:`reduce` sums over the ranks, and adds to them in :meth:`accumulate`.
 
     Attributes:
-        sums: weighted sums by name, float64 tensors.
+        sums: sums over the clients by name, as float64 tensors.
     """
 
     sums: dict[str, Tensor]

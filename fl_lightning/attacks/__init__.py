@@ -1,4 +1,4 @@
-"""Attacks: bad clients on purpose, to see which algorithms withstand them."""
+"""Attacks: clients that are bad on purpose, to see which algorithms withstand them."""
 
 from fl_lightning.attacks.alie import ALittleIsEnough
 from fl_lightning.attacks.base import Attack

@@ -21,13 +21,12 @@ from fl_lightning.transforms import UploadTransform
 
 
 class ALittleIsEnough(Attack, UploadTransform):
-    """All bad clients of a round send μ - z σ, with each parameter's mean and standard deviation over them.
+    """All bad clients of a round send μ - z σ, with μ and σ computed for each parameter over the bad clients.
 
     As in the paper, they know only each other's honestly trained models, from which they estimate μ and σ. Their
     updates are held back until all clients of the round have trained. In a distributed run, the ranks exchange two sums
-    over the bad clients.
-    Statistics and counters stay as the client trained them. A bad client that is alone in its round has no spread to
-    estimate, so it sends the model that it trained.
+    over the bad clients. Statistics and counters stay as the client trained them. A bad client that is alone in its
+    round has no spread to estimate, so it sends the model that it trained.
 
     Args:
         share: the share of all clients that is bad.
@@ -76,7 +75,7 @@ class ALittleIsEnough(Attack, UploadTransform):
 def z_max(clients: int, bad: int) -> float:
     """Return the largest z for which s good clients are expected to be further out than the bad ones.
 
-    s = ⌊n/2 + 1⌋ - m is how many good clients the m bad ones of n need for a majority (algorithm 3, lines 1 and 2). It
+    s = ⌊n/2 + 1⌋ - m is how many good clients the m bad ones of n need for a majority (algorithm 3, lines 1 and 2). z
     is 0 if there are too few bad clients for any deviation. If they are a majority by themselves, s is 1, because
     otherwise z would have no limit.
     """

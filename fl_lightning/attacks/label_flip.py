@@ -25,7 +25,7 @@ class LabelFlip(Attack, ClientCallback):
 
     def __init__(self, share: float, classes: int, label: int | str = 1) -> None:
         super().__init__(share)
-        reason = "a label needs another one"
+        reason = "a label can be flipped only to another one"
         check_number("classes", classes, at_least=2, reason=reason, setting="classes of LabelFlip")
         self.classes = classes
         self.label = label

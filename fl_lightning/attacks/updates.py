@@ -17,7 +17,7 @@ from fl_lightning.transforms import UploadTransform
 
 
 class UpdateAttack(Attack, UploadTransform):
-    """Base of the attacks that replace a bad client's Δ_k by something else."""
+    """Base of the attacks that replace a bad client's Δ_k with something else."""
 
     @abstractmethod
     def attack(self, difference: Tensor, client: int, round: Round) -> Tensor:
@@ -91,7 +91,7 @@ class GaussianNoise(UpdateAttack):
         self.std = _positive("std", std, self)
 
     def attack(self, difference: Tensor, client: int, round: Round) -> Tensor:
-        # on the CPU, because a GPU's generator would draw different numbers
+        # drawn on the CPU, because a GPU's generator would draw different numbers
         generator = torch.Generator().manual_seed(seed_for("noise of bad clients", round.seed, round.number, client))
         noise = torch.randn(len(difference), generator=generator, dtype=torch.float32)
         return self.std * to_device(noise, difference.device).to(difference.dtype)

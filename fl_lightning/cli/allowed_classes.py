@@ -53,7 +53,7 @@ def check_arguments(key: str, arguments: Any, named: Any) -> None:
 
 
 class _Makes:
-    """A slot for a callable that returns objects of these classes; any object, if there are none."""
+    """A slot for a callable that returns objects of these classes, or of any class if there are none."""
 
     def __init__(self, classes: Sequence[type]) -> None:
         self.classes = tuple(classes)

@@ -55,7 +55,7 @@ RUNS = "runs"
 _NOTHING_SAVED = (
     "No round is saved: make room there, or set trainer.default_root_dir to another folder, and run the command again."
 )
-#: how many processes a core is given at most
+#: maximum number of processes per core
 _PROCESSES_PER_CORE = 16
 
 
@@ -67,7 +67,7 @@ class FederatedCLI(ExtensibleCLI):
     A run is stored in ``runs/<names of the configs>/version_<n>``, or in the folder that it is resumed from.
 
     Args:
-        args: the command line; by default that of the process.
+        args: the command line; by default, the one that the process was started with.
     """
 
     def __init__(self, args: ArgsType = None) -> None:
@@ -218,7 +218,7 @@ class FederatedCLI(ExtensibleCLI):
                 return logger
 
     def _create(self, folder: Path) -> bool:
-        """Create a folder, and return whether no other process has just done the same."""
+        """Create a folder, and return True. Return False if another process has just created it."""
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
         try:
             folder.mkdir(parents=True)
@@ -249,7 +249,7 @@ class FederatedCLI(ExtensibleCLI):
         return "-".join(names) or "run"
 
     def _find_checkpoint(self, ckpt_path: str | None) -> str | None:
-        """Turn ``last`` into a file."""
+        """Return the checkpoint's path, after replacing ``last`` with a file."""
         if ckpt_path == "last":
             if self._given_runs:
                 return str(last_checkpoint_of(self._given_runs[-1]))
@@ -318,7 +318,7 @@ def _check_seed(seed: Any) -> None:
 
 
 def _check_processes(trainer: Namespace | None) -> None:
-    """Reject numbers of processes that Lightning would start one by one until the machine gives in."""
+    """Reject a number of processes that this machine cannot run, before Lightning tries to start them one by one."""
     devices, num_nodes = (trainer.get(name) if trainer else None for name in ("devices", "num_nodes"))
     if isinstance(devices, str) and devices.strip().isdecimal():
         devices = int(devices)

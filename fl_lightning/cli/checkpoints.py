@@ -11,7 +11,7 @@ from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.run_folder import RunFolder
 from fl_lightning.experiments.settings import Difference, differences, flatten
 
-#: sections that decide whether a configuration is that of a run; the others belong to a single command
+#: sections that are compared with the configuration of a run; the others belong to a single command
 _SECTIONS = ("seed_everything", "model", "data", "client", "server", "trainer")
 
 
@@ -71,7 +71,7 @@ def find_last_checkpoint(folder: Path, config: Mapping[str, Any], set_keys: Coll
 
 
 def _fewest_differences(run: RunFolder, wanted: Mapping[str, Any], set_keys: Collection[str]) -> list[Difference]:
-    """Compare with every configuration that the run was started or resumed with."""
+    """Return the differences from the most similar configuration that the run was started or resumed with."""
     configs = [yaml.safe_load(file.read_text()) for file in run.configs]
     return min((differences(_run_settings(config), wanted, set_keys) for config in configs), key=len)
 

@@ -52,7 +52,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _choose(suite: Suite, only: Sequence[str]) -> set[str]:
-    """Return the names of the cells to run: those that ``only`` names, and those that they need."""
+    """Return the names of the cells to run: the cells that ``only`` names, and the cells that these need."""
     cells = {cell.name: cell for cell in suite.cells}
     chosen: dict[str, Cell] = {}
     for name in only:

@@ -1,4 +1,4 @@
-"""Config files, checked before the parser reads them. No message repeats the contents of a file."""
+"""Config files, checked before the parser reads them. No message repeats a value from a file."""
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -79,7 +79,7 @@ def check_arguments(path: Path, content: Any, parsed: Any, key: str = "") -> Non
         for number, item in enumerate(content):
             class_path = item.get("class_path") if isinstance(item, dict) else None
             alike = [found for found in parsed if _names(found, class_path)]
-            if len(alike) == 1:  # later configs may have added more, so the position does not tell
+            if len(alike) == 1:  # later configs may have added more, so positions need not agree
                 check_arguments(path, item, alike[0], f"{key}.{number}")
     elif isinstance(content, dict) and hasattr(parsed, "get"):
         class_path = content.get("class_path")

@@ -100,7 +100,7 @@ def _shortened(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class _ForkedProcess:
-    """A forked process with the interface of ``subprocess.Popen``. A new one would need seconds to import Lightning."""
+    """A fork with the interface of ``subprocess.Popen``. A new process would need seconds to import Lightning."""
 
     def __init__(self, arguments: Sequence[str], threads: int, log: IO[bytes]) -> None:
         self._process = multiprocessing.get_context("fork").Process(

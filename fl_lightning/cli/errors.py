@@ -49,7 +49,7 @@ def shorten_parser_error(message: str) -> str:
 
 
 def suggest_option(message: str, options: Collection[str]) -> str:
-    """Add the known options that look alike to a message about an unknown one.
+    """Add similar known options to a message about an unknown option.
 
     Args:
         message: a message of the parser.

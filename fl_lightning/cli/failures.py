@@ -20,15 +20,15 @@ _LIBRARIES = tuple(
 
 
 def explain_failure(error: BaseException) -> MisconfigurationError | None:
-    """Return a one-line error for one that a library raised while it was being configured.
+    """Return a one-line error in place of an error that a library raised because of its arguments.
 
-    For errors in the user's own code, it returns None, because their traceback shows what to correct.
+    Return None for an error in the user's own code, because its traceback shows what to correct.
     """
     cause = _first_cause(error)
     if isinstance(cause, MisconfigurationError):
         return cause
     frames = _frames(cause.__traceback__) + _frames(error.__traceback__)
-    if any(_is_users(frame) for frame in frames):
+    if any(_is_user_code(frame) for frame in frames):
         return None
     made = _class_that_was_made(_frames(cause.__traceback__))
     text = " ".join(str(cause).split()) or "no reason given"
@@ -54,7 +54,7 @@ def _frames(trace: TracebackType | None) -> list[FrameType]:
     return [frame for frame, _ in traceback.walk_tb(trace)]
 
 
-def _is_users(frame: FrameType) -> bool:
+def _is_user_code(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     if file.startswith("<") or frame.f_globals.get("__name__", "").partition(".")[0] == "fl_lightning":
         return False

@@ -10,7 +10,7 @@ from fl_lightning._lightning.cli_names import LightningArgumentParser
 _TITLES = {
     "model": "model (the LightningModule that the clients train)",
     "data": "data (which samples each client owns, and which clients take part in a round)",
-    "client": "client (how a client trains; most options are those of its Trainer)",
+    "client": "client (how a client trains; most options belong to its Trainer)",
     "server": "server (how the clients' updates become the next global model)",
     "federation": "federation (only for runs on several machines: fl-lightning flower)",
     "trainer": "trainer (the server's Trainer, whose epochs are rounds)",
@@ -53,7 +53,7 @@ class ShortHelpFormatter(DefaultHelpFormatter):
             super().add_argument(action)
 
     def start_section(self, heading: str | None) -> None:
-        """Start a section. The one that Lightning names after the Trainer's method has the checkpoint."""
+        """Start a section. The section that Lightning names after the Trainer's method is about the checkpoint."""
         known = heading is None or heading == "options" or heading in _TITLES.values()
         super().start_section(heading if known else "checkpoint")
 
@@ -90,7 +90,7 @@ def _metavar(action: Action) -> str:
 
 
 def _class_names(action: Action) -> list[str]:
-    """Return the short names of classes that an option accepts: those of this package, loggers and optimisers."""
+    """Return the short names of classes that an option accepts: this package's classes, loggers and optimisers."""
     if not hasattr(action, "extra_help"):
         return []
     paths = action.extra_help().partition("known subclasses: ")[2].split(", ")

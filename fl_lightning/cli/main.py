@@ -22,7 +22,7 @@ def main(args: list[str] | None = None) -> None:
     failure, 130 after Ctrl-C, 143 after SIGTERM.
 
     Args:
-        args: the arguments; by default those of the process.
+        args: the arguments; by default, the ones that the process was started with.
     """
     if args is None:  # the process belongs to the command
         end_at_once()

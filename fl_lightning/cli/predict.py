@@ -24,7 +24,7 @@ def write_predictions(trainer: Trainer, data: FederatedDataModule, output: str, 
 
     Args:
         trainer: the Trainer.
-        data: the data; its source has the data to predict.
+        data: the data module, whose source has the data to predict.
         output: the file to write.
         arguments: the other arguments of ``Trainer.predict``.
     """

@@ -79,7 +79,7 @@ class ClientCallback(Callback):
         return rate
 
     def own_tensors(self) -> StateDict:
-        """Return the tensors, different for each client, that :meth:`on_gradients` needs. Called after the start."""
+        """Return the client's own tensors that :meth:`on_gradients` needs. Called after :meth:`on_client_start`."""
         return {}
 
     def on_gradients(self, gradients: StateDict, parameters: StateDict, own: StateDict) -> StateDict:

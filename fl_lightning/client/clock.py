@@ -42,9 +42,9 @@ def check_clock(clock: str, epochs: int | Sequence[int], flags: dict[str, Any]) 
 class ClientClock:
     """Sets a Trainer's epoch, step and schedulers to where its client starts a round.
 
-    With ``run``, a client starts where it would be if it had taken part in every round so far. This is the run's
-    past, not the client's own: a function of the round's number. So all clients of a round anneal alike, however often
-    each of them was selected, a schedule over the run ends with the run, and nothing has to be remembered.
+    With ``run``, a client starts where it would be if it had taken part in every round so far, whether or not it did.
+    So all clients of a round anneal alike, however often each of them was selected, a schedule over the run ends with
+    the run, and nothing has to be remembered.
 
     Args:
         clock: ``round`` or ``run``.
@@ -107,8 +107,8 @@ class ClientClock:
 
     def _past(self, round: Round) -> Past:
         def validation(epoch: int) -> dict[str, Tensor]:
-            # A round is validated after its last local epoch. In its other epochs, the last validation is the one
-            # after the round before.
+            # A round is validated after its last local epoch. In its other epochs, the last validation is the
+            # previous round's.
             return _metrics_after(round, (epoch + 1) // self.epochs - 1)
 
         return Past(round.number * self.epochs, (round.number + 1) * self.epochs, validation, self._schedulers)

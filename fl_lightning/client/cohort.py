@@ -18,7 +18,7 @@ class CohortTraining(ABC):
 
     #: called while clients train, with how many clients' worth of training is done since the last update
     on_progress: Callable[[float], None] | None = None
-    #: whether updates arrive as the upload transforms leave them, because clients apply them before they send
+    #: whether clients apply the upload transforms themselves, before they send their updates
     applies_transforms = False
 
     @abstractmethod
@@ -58,7 +58,7 @@ class CohortTraining(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Release what :meth:`prepare` got, at the end of a fit."""
+        """Release what :meth:`prepare` acquired, at the end of a fit."""
 
     def evaluate(
         self, clients: Sequence[int], module: LightningModule, round: Round, samples: str

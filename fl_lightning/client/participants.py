@@ -78,7 +78,7 @@ class Participants:
         return keyed
 
     def no_autocast(self) -> torch.autocast:
-        """Return a context in which clients train in their own precision, not in that of the server."""
+        """Return a context in which clients train in their own precision, not in the server's."""
         return torch.autocast(self.device.type, enabled=False)
 
     def memory(self, key: str, client: int) -> StateDict:
@@ -149,7 +149,7 @@ class Participants:
 
 
 class ChangedBatches:
-    """A loader whose batches pass a client's callbacks.
+    """A loader whose batches pass through a client's callbacks.
 
     Args:
         loader: the client's loader.

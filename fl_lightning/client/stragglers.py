@@ -18,7 +18,7 @@ def check_epochs(epochs: int | Sequence[int]) -> None:
 
 def check_dropout(dropout: float) -> None:
     """Reject a number that is not a probability below 1."""
-    reason = "it is the share of clients that fail"
+    reason = "it is the probability that a client drops out"
     check_number("dropout", dropout, at_least=0, below=1, reason=reason, setting="client.dropout")
 
 

@@ -142,7 +142,8 @@ class TrainerPerClient:
             metrics={} if strategy.mean_loss is None else {"loss": strategy.mean_loss},
             logged=self._logged_by(trainer),
         )
-        # They hold tensors of the client, and the Trainer, a reference cycle, stays until the garbage collector runs.
+        # The callbacks hold tensors of the client, and the Trainer, which is a reference cycle, stays in memory until
+        # the garbage collector runs.
         trainer.callbacks.clear()  # type: ignore[attr-defined]
         return update
 
@@ -167,7 +168,7 @@ class TrainerPerClient:
     def _train_on_trial(
         self, client: int, round: Round, loader: Any = None, callbacks: Sequence[Callback] = ()
     ) -> None:
-        """Train a client on one batch to find out which metrics it logs, without an update."""
+        """Train a client on one batch, without an update, and note which metrics it logs."""
         trainer = self._template.copy(callbacks)
         trainer.limit_train_batches = trainer.fit_loop.max_epochs = 1
         self._fit(client, round, round.start_of(client), trainer, trial=True, loader=loader)
@@ -232,7 +233,7 @@ class TrainerPerClient:
 
 
 def _check_optimizers(trainer: Trainer) -> None:
-    """Reject optimisers and schedulers whose settings are not finite, and let no scheduler need a metric."""
+    """Reject optimisers and schedulers whose settings are not finite, and let schedulers ignore missing metrics."""
     for optimizer in trainer.optimizers:
         check_optimizer(optimizer, "the client's optimiser")
     for config in trainer.lr_scheduler_configs:

@@ -53,8 +53,8 @@ class LocalTraining(CohortTraining):
     Args:
         epochs: passes over the client's data per round. With ``[1, 5]``, each client draws a number from 1 to 5 in
             every round, as a function of the seed.
-        batch_size: samples per batch; by default that of the source's training loader.
-        callbacks: Lightning callbacks of the client's Trainer; every client gets a fresh copy. Those derived from
+        batch_size: samples per batch; by default, the batch size of the source's training loader.
+        callbacks: Lightning callbacks of the client's Trainer; every client gets a fresh copy. Callbacks derived from
             :class:`fl_lightning.callbacks.ClientCallback` have access to the round and the client.
         execution: ``trainer`` gives every client a Trainer of its own. ``vectorized`` trains all clients of a round at
             once, which is faster for small networks and equal up to float rounding. ``auto`` does the latter where it
@@ -70,8 +70,8 @@ class LocalTraining(CohortTraining):
             not finite or does not fit the model. ``raise`` stops the run and keeps the last good round, ``drop`` goes
             on without the client, as if it had not been selected.
         timeout: seconds after which a client has failed, checked between its steps; by default, there is no limit.
-        dropout: probability with which a client drops out of a round, to simulate unreliable clients. Drawn from the
-            seed, the round and the client.
+        dropout: probability with which a client drops out of a round, to simulate unreliable clients. It is drawn
+            from the seed, the round and the client.
         trainer_flags: further flags of the client's Trainer, such as ``gradient_clip_val`` or ``precision``.
     """
 
@@ -164,13 +164,13 @@ class LocalTraining(CohortTraining):
         gc.freeze()  # what exists now stays, so the collector can skip it when it frees the clients' Trainers
 
     def try_batch(self, module: LightningModule) -> None:
-        """Reject a model or an optimiser that does not fit the data, by training on one batch without a trace."""
+        """Reject a model or an optimiser that does not fit the data, by training on one batch and discarding it."""
         round = Round(number=0, num_rounds=None, seed=self._participants.data.seed, start=snapshot(module))
         with preserved_generators(), self._participants.no_autocast(), without_announcements():
             self._trainers.try_batch(round)
 
     def release(self) -> None:
-        """Release the client model, the data and the listener."""
+        """Release the client model, the data and the progress listener."""
         gc.unfreeze()
         self.on_progress = None
         for attribute in ("_participants", "_trainers", "_vectorized"):
@@ -178,7 +178,7 @@ class LocalTraining(CohortTraining):
 
     @property
     def loses_clients(self) -> bool:
-        """Whether rounds may lose clients without being stopped by that."""
+        """Whether a round may lose clients and still go on."""
         return self.on_error == "drop" or self.dropout > 0
 
     @property
@@ -252,7 +252,7 @@ class LocalTraining(CohortTraining):
     def _vectorize(
         self, module: LightningModule, batches_in_place: bool, max_batches: int | None
     ) -> VectorizedTraining | None:
-        """Return the vectorised training if it is wanted and possible."""
+        """Return the vectorised training if it is wanted and possible, otherwise None."""
         if self.execution == "trainer":
             return None
         try:

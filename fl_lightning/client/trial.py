@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import FederatedDataModule
 
-#: code that only fails if it is given what it cannot use; an error in any other code is the user's to correct
+#: packages that fail only when they are given something unsuitable; an error in any other code is the user's own
 _LIBRARIES = ("torch", "torchvision", "torchmetrics", "jsonargparse", "fl_lightning")
 
 

@@ -33,7 +33,7 @@ def max_over_ranks(*values: Tensor) -> None:
 
 
 def broadcast_from_zero(value: Tensor) -> Tensor:
-    """Replace a tensor with rank zero's."""
+    """Overwrite a tensor with rank zero's values, and return it."""
     if is_distributed() and value.numel():
         dist.broadcast(value, src=0)
     return value
@@ -102,7 +102,7 @@ def _reduce(values: Sequence[Tensor], operation: str) -> None:
 
 
 def _gather_buffers(header: int, buffer: Tensor) -> list[tuple[int, Tensor]]:
-    """Return every rank's buffer, and the length of its header in bytes. One exchange of lengths and one of bytes."""
+    """Return every rank's buffer and the length of its header, in one exchange of lengths and one of bytes."""
     own = to_device(torch.tensor([header, len(buffer)]), buffer.device)
     lengths = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(lengths, own)

@@ -15,8 +15,9 @@ class MisconfigurationError(Exception):
 class RoundFailedError(Exception):
     """Raised if a round cannot be completed, because a client failed or too few clients are left.
 
-    The global model and the last checkpoint are those of the round before. The message names the client, the round
-    (counted from 1) and the reason, in one line. The command prints it without a traceback and exits with code 1.
+    The global model and the last checkpoint stay as they were after the previous round. The message names the round
+    (counted from 1), the reason and, if a client failed, the client, in one line. The command prints it without a
+    traceback and exits with code 1.
     """
 
 

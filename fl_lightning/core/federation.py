@@ -12,12 +12,12 @@ class FederationSettings:
     """Settings that only a federation on several machines uses; a simulation ignores them.
 
     Args:
-        num_clients: K, the number of clients that the run waits for; by default that of the partition.
-        wait: how many seconds the run waits for them before its first round.
-        timeout: how many seconds the server waits for the clients of a round. The round goes on without the others, if
-            at least ``server.min_clients`` are left.
-        client_memory: who keeps what is remembered about a client, such as SCAFFOLD's control variates: the client's
-            ``node``, or the ``server``, which sends it with the model.
+        num_clients: K, the number of clients that the run waits for; by default, the partition's number of clients.
+        wait: how many seconds the run waits for its clients before the first round.
+        timeout: how many seconds the server waits for the clients of a round. After that, the round goes on with the
+            clients that have answered, if there are at least ``server.min_clients`` of them.
+        client_memory: where the memory of a client, such as SCAFFOLD's control variates, is kept: on the client's
+            ``node``, or on the ``server``, which sends it with the model.
     """
 
     num_clients: int | None = None

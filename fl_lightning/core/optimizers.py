@@ -30,7 +30,8 @@ def make_server_optimizer(
 ) -> Optimizer:
     """Make the server's optimiser, or raise an error if it cannot move a model by a gradient.
 
-    It first takes a step on a small matrix, because some, such as LBFGS, need more than a gradient.
+    The optimiser first takes a step on a small matrix, because some optimisers, such as LBFGS, need more than a
+    gradient.
 
     Args:
         make: makes the optimiser from parameters.

@@ -53,9 +53,9 @@ def preserved_generators() -> Iterator[None]:
 
 
 class Generators:
-    """A state of the global generators that continues where it was left each time it is entered.
+    """A context with its own state of the global generators, which continues each time the context is entered.
 
-    Clients that train in turns draw the same numbers as clients that train one after another.
+    With it, clients that train in turns draw the same numbers as clients that train one after another.
 
     Args:
         seed: seed of the generators when they are first entered.

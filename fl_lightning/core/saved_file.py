@@ -1,7 +1,7 @@
-"""Files of ``torch.save``, written so that a kill or a power cut leaves no broken one, and verified when they are read.
+"""Files of ``torch.save``: a kill or a power cut leaves no broken one behind, and reading verifies them.
 
-``torch.save`` writes a zip archive, which holds a checksum (CRC-32) of every tensor in it. ``torch.load`` ignores
-them, so it loads a file in which a bit has flipped without complaint.
+``torch.save`` writes a zip archive, which holds a checksum (CRC-32) of every tensor in it. ``torch.load`` ignores the
+checksums, so it loads a file with a flipped bit without complaint.
 """
 
 import os
@@ -21,7 +21,7 @@ PART = ".part"
 
 
 class DamagedFileError(Exception):
-    """Raised for a file that cannot be trusted. The message ends a sentence that begins with the file's name."""
+    """Raised for a file that cannot be trusted. The message completes a sentence that begins with the file's name."""
 
 
 def write_saved_file(content: Any, path: Path) -> None:
@@ -63,7 +63,7 @@ def replace_durably(part: Path, path: Path) -> None:
 
 
 def read_saved_file(path: Path, map_location: Any = "cpu", weights_only: bool = True) -> Any:
-    """Verify and load a file. Only tensors and plain types are loaded, so nothing in the file is executed.
+    """Verify and load a file. By default, it may hold only tensors and plain types, so nothing in it is executed.
 
     Args:
         path: the file.
@@ -85,7 +85,7 @@ def read_saved_file(path: Path, map_location: Any = "cpu", weights_only: bool = 
 
 
 def verify_checksums(path: Path) -> None:
-    """Compare every tensor in a file with its checksum, and the archive's table of contents with what follows it.
+    """Check that a file is a complete archive, and compare everything in it with its checksum.
 
     Raises:
         DamagedFileError: if the file is not an archive, or is damaged.

@@ -18,5 +18,5 @@ class Scratch:
         return self._vector
 
     def copy(self, values: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the values in another type."""
+        """Return a copy of the values in another type, in the memory of :meth:`vector`."""
         return self.vector(values.numel(), dtype, values.device).copy_(values)

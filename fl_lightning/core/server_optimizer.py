@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 class ServerOptimizer(Optimizer):
     """Copies the aggregate into the global model, bit for bit.
 
-    Lightning shows the name of this class to users, for example as a tag of ``LearningRateMonitor``.
+    Users see the name of this class, for example in ``trainer.optimizers``.
 
     SGD with learning rate 1 on ``p - target`` would round: p - (p - target) is not quite target.
     """

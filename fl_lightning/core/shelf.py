@@ -8,10 +8,10 @@ from fl_lightning.core.transfer import free_memory, to_pinned_memory
 
 
 class Shelf:
-    """Decides where tensors are kept, so that those of many clients do not fill a GPU.
+    """Decides where tensors are kept, so that the tensors of many clients do not fill a GPU.
 
-    Together they take at most half of the memory that is free on the GPU when the first of them arrives. Nothing here
-    makes the host wait, except :meth:`settle`.
+    Together they take at most half of the memory that is free on the GPU when the first tensor arrives. Only
+    :meth:`settle` makes the host wait.
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from fl_lightning.core.update import ClientUpdate, LostClient
 
 
 class SoundnessCheck:
-    """Finds updates that would spoil the global model or that cannot be aggregated at all, in one round.
+    """Finds the updates of one round that would spoil the global model or cannot be aggregated at all.
 
     An update is sound if it has samples, if its state has the model's entries with their shapes and kinds of numbers,
     and if its state, its extras and its loss are finite. Frozen entries may be missing, which means that the client did
@@ -53,11 +53,11 @@ class SoundnessCheck:
         return None if problem is None else LostClient(update.client, problem)
 
     def num_doubts(self) -> Tensor | None:
-        """Return how many clients turned out to have sent values that are not finite, without waiting for it."""
+        """Return how many clients sent values that are not finite, as a tensor, so that the host need not wait."""
         return torch.stack([flags.any() for _, flags in self._doubts.values()]).sum() if self._doubts else None
 
     def confirmed_doubts(self) -> list[LostClient]:
-        """Return the clients that turned out to have sent values that are not finite. The host waits for the device."""
+        """Return the clients that sent values that are not finite. The host waits for the device."""
         problems = {client: _first(*doubt) for client, doubt in self._doubts.items()}
         return [LostClient(client, problem) for client, problem in problems.items() if problem is not None]
 
@@ -82,7 +82,7 @@ class SoundnessCheck:
         return None
 
     def _values(self, update: ClientUpdate) -> dict[str, Tensor]:
-        """Return the tensors that must be finite. Entries that the client did not send are those of the start."""
+        """Return the tensors that must be finite, without entries that the client did not send or change."""
         state = {name: update.state[name] for name in self._spoilt if name in update.state}
         values = {name: value for name, value in state.items() if value is not self._start[name]}
         values |= {f"extras[{name!r}]": value for name, value in update.extras.items() if _is_real(value)}
@@ -95,7 +95,7 @@ class SoundnessCheck:
         return values
 
     def _spoilt_by(self, values: Mapping[str, Tensor]) -> tuple[list[str], Tensor]:
-        """Return the names of the values and, for each, whether it is not finite although it was when it was sent."""
+        """Return the names of the values and, for each, whether it became infinite or NaN in this round."""
         flags = _not_finite(values)
         known = [self._spoilt[name] for name in values if name in self._spoilt]
         if known:
@@ -115,7 +115,7 @@ def _not_finite(values: Mapping[str, Tensor]) -> Tensor:
 
 
 def _first(names: list[str], flags: Tensor) -> str | None:
-    """Return which of the named tensors is the first that is not finite; None if all are."""
+    """Return a message that names the first tensor that is not finite; None if all are finite."""
     numbers = flags.nonzero()
     return f"{names[int(numbers[0])]} is not finite" if len(numbers) else None
 

@@ -83,9 +83,9 @@ class StateLayout:
     def flatten(
         self, state: Mapping[str, Tensor], dtype: torch.dtype | None = None, out: FlatState | None = None
     ) -> FlatState:
-        """Copy a state into three vectors: into ``out``, or into new ones of which the first two are of type ``dtype``.
+        """Copy a state into three vectors, either those of ``out`` or new ones.
 
-        By default, they have the state's own type.
+        New parameters and statistics are of type ``dtype``, by default the state's own type.
         """
         if out is not None:
             parts = (
@@ -140,7 +140,7 @@ def snapshot(model: nn.Module) -> StateDict:
 
 
 def is_unchanged(value: Tensor, start: Tensor | None) -> bool:
-    """Return whether an entry of a state is as it was at the start; None is an entry that did not exist."""
+    """Return whether an entry of a state is as it was at the start; ``start`` is None if it did not exist then."""
     if value is start:
         return True
     return start is not None and value.dtype == start.dtype and torch.equal(value, start)

@@ -29,8 +29,8 @@ class ClientStore:
     exchange.
 
     Args:
-        folder: folder for the tensors, with one file per client and writer; all ranks must have access to it. By
-            default, tensors stay in memory: on the GPU while they fit there, otherwise in pinned memory of the host.
+        folder: folder for the tensors, with one file per client, writer and version; all ranks must have access to it.
+            By default, tensors stay in memory: on the GPU while they fit there, otherwise in pinned memory of the host.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -52,7 +52,7 @@ class ClientStore:
         """Return the tensors that the writer last put for the client, or None.
 
         Args:
-            writer: who put them.
+            writer: the writer that put them.
             client: the client's number.
             device: device for the tensors; by default, they are returned where they are kept.
         """
@@ -75,8 +75,8 @@ class ClientStore:
     def stage(self, writer: str, client: int, values: StateDict) -> None:
         """Replace the writer's tensors for the client when :meth:`commit` is called.
 
-        A round that fails must not change what is remembered. With a folder, the tensors are written at once, so that
-        those of a large round do not fill the memory.
+        A round that fails must not change what is remembered. With a folder, the tensors are written at once, so that a
+        large round does not fill the memory.
         """
         self._staged[writer, client] = self._set_aside(writer, client, values)
 
@@ -105,7 +105,7 @@ class ClientStore:
             stale.unlink(missing_ok=True)
 
     def begin_round(self) -> None:
-        """Start a round: entries that are put from now on are new to the other ranks. A failed round is forgotten."""
+        """Start a round: entries put from now on are new to the other ranks. What a failed round staged is dropped."""
         self._new.clear()
         self._staged.clear()
 

@@ -30,7 +30,7 @@ class Downloads:
         Args:
             start: the global state that clients start from.
             broadcast: tensors that the server sends along with it.
-            layout: the parts of the state. Those that training changes are always sent.
+            layout: the parts of the state. The parts that training changes are always sent.
         """
         self._rest = layout.rest
         names = {*layout.parameters, *layout.statistics, *layout.counters, *self._moved}

@@ -11,7 +11,7 @@ from fl_lightning.core.state import StateDict
 
 @dataclass
 class ClientUpdate:
-    """A client's model after local training, with what the server learns about the training.
+    """A client's model after local training, and what the server learns about the training.
 
     Args:
         client: the client's number.
@@ -27,8 +27,8 @@ class ClientUpdate:
         extras: tensors that an algorithm sends along with the state.
         metrics: what the client measured, such as its mean training loss.
         logged: what the client's module logged and :class:`~fl_lightning.client.LocalTraining` was asked to report.
-        memory: what the client's callbacks and transforms remember for its next round, by writer. It is not sent: in a
-            real federation it stays with the client, in a simulation the server keeps it.
+        memory: what the client's callbacks and transforms remember for its next round, by writer. By default, it
+            is not sent: in a real federation it stays with the client, in a simulation the server keeps it.
     """
 
     client: int
@@ -69,8 +69,8 @@ class LostClient:
     Args:
         client: the client's number.
         reason: what happened, as the end of the sentence "client 3 failed in round 5: ...", in one line.
-        planned: whether the experiment asked for this loss, as with ``client.dropout``. Then ``client.on_error`` does
-            not matter.
+        planned: whether the loss is expected, as with ``client.dropout`` or a node that is away. Then
+            ``client.on_error`` does not matter.
         error: what its training raised, if that is the reason and happened in this process.
     """
 

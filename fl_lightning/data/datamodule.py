@@ -46,7 +46,8 @@ class FederatedDataModule(LightningDataModule):
             client.
         partition: decides which samples each client owns; not needed if there is one data set per client.
         selection: decides which clients take part in a round; by default, all of them.
-        seed: seed of the partition, the selection and the order of batches; by default, that of ``seed_everything``.
+        seed: seed of the partition, the selection and the order of batches; by default, the seed of
+            ``seed_everything``.
         label: where the class of a sample is: its key, attribute or position in the sample, or a function that returns
             it; by default, it is looked for in the usual places.
     """
@@ -189,7 +190,7 @@ class FederatedDataModule(LightningDataModule):
         return len(self.indices(client, round))
 
     def all_indices(self) -> Sequence[Indices]:
-        """Return the indices of every client's training samples; if clients redraw, those of the last drawn round."""
+        """Return the indices of every client's training samples; if clients redraw, as drawn for the latest round."""
         assert self.data is not None
         return self._indices
 
@@ -213,7 +214,7 @@ class FederatedDataModule(LightningDataModule):
         Args:
             client: number of the client.
             round: number of the round, counted from 0. It determines the order and, if clients redraw, the samples.
-            batch_size: samples per batch; by default, that of the source's loader.
+            batch_size: samples per batch; by default, the batch size of the source's loader.
             merge_single: whether to merge a last batch of one sample into the previous batch.
             keep_last: whether to keep a last, partial batch even if the source's loader drops it, for evaluation.
         """
@@ -236,7 +237,7 @@ class FederatedDataModule(LightningDataModule):
         """Return a loader over one batch of training samples, with as many classes as fit, the highest ones first.
 
         Args:
-            batch_size: samples per batch; by default, that of the source's loader.
+            batch_size: samples per batch; by default, the batch size of the source's loader.
         """
         samples = self.indices(next(iter(self.cohort(0)), 0))  # a round of PoissonClients may be empty
         labels = self.labels

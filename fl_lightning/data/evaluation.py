@@ -78,7 +78,7 @@ class SlicedLoader(DataLoader):
 
     def _batches(self) -> Iterator[list[Tensor]]:
         assert self.batch_size is not None
-        # Changes to tensors that were made in inference mode are not counted, so a step that makes one goes unnoticed.
+        # torch does not count changes to tensors that were made in inference mode, so their batches are always copied.
         unchanged = all(tensor.is_contiguous() and not tensor.is_inference() for tensor in self.tensors)
         versions = [tensor._version for tensor in self.tensors] if unchanged else []
         for number in self.numbers:
@@ -92,7 +92,7 @@ class SlicedLoader(DataLoader):
                         " let the step change a copy, batch.clone()"
                     )
                 continue
-            # Copies, because a step may change its batch in place. If no step does, later evaluations need none.
+            # Steps get copies, because they may change a batch in place. If none does, later evaluations do without.
             copies = [tensor.clone(memory_format=torch.contiguous_format) for tensor in batch]
             yield copies
             unchanged = unchanged and all(map(torch.equal, copies, batch))
@@ -100,7 +100,7 @@ class SlicedLoader(DataLoader):
 
 
 def sliced(loaders: Any, device: torch.device) -> Any:
-    """Replace the loaders over tensors in a loader, or in a list or dictionary of loaders, by sliced ones."""
+    """Replace loaders over tensors with sliced ones; ``loaders`` is a loader, or a list or dictionary of loaders."""
     if isinstance(loaders, DataLoader):
         return SlicedLoader.from_loader(loaders, device)
     if isinstance(loaders, dict):

@@ -1,4 +1,4 @@
-"""Short digests of the training data and of its division, to see whether two runs had the same."""
+"""Short digests of the training data and of its partition, to see whether two runs used the same ones."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -58,14 +58,14 @@ def partition_fingerprint(data: FederatedDataModule) -> dict[str, Any]:
 
 
 def _add(digest: Any, value: Any) -> None:
-    """Add a value to a digest. Of an object that is neither data nor a container, only the type counts."""
+    """Add a value to a digest. For an object that is neither data nor a container, only the type counts."""
     digest.update(type(value).__name__.encode())
     if isinstance(value, Tensor):
         value = value.detach().cpu()
         value = value.float() if value.dtype is torch.bfloat16 else value
         value = value.to_dense().numpy() if value.layout is not torch.strided else value.numpy()
     elif hasattr(value, "tobytes") and hasattr(value, "size") and not isinstance(value, np.ndarray | np.generic):
-        value = np.asarray(value)  # an image of Pillow
+        value = np.asarray(value)  # a Pillow image
     if isinstance(value, np.ndarray | np.generic):
         digest.update(f"{value.dtype}{value.shape}".encode())
         digest.update(np.ascontiguousarray(value).tobytes())

@@ -172,7 +172,7 @@ def _open_locked(file: Path) -> IO[bytes]:
 
 
 def run_all(tasks: Sequence[Task], jobs: int, launch: Launch = launch_fit) -> list[Task]:
-    """Run all tasks that have not finished, each after those that it needs. An interrupt stops every process cleanly.
+    """Run all unfinished tasks, each after the tasks that it needs. An interrupt stops every process cleanly.
 
     Args:
         tasks: the runs of a suite.
@@ -180,7 +180,7 @@ def run_all(tasks: Sequence[Task], jobs: int, launch: Launch = launch_fit) -> li
         launch: starts the process of a run.
 
     Returns:
-        The runs that failed, and those that were not started because a run that they need failed.
+        The runs that failed, and the runs that were not started because a run that they need failed.
     """
     waiting = [task for task in tasks if not task.finished]
     skipped = len(tasks) - len(waiting)

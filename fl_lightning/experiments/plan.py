@@ -83,7 +83,7 @@ class _PlannedCell:
         Args:
             seed: the seed of the run.
             parsed: the configuration of a run of this cell.
-            parsed_seed: the seed of that run, whose references are to runs with the same seed.
+            parsed_seed: the seed of that run. Its references point to runs with the same seed.
         """
         if parsed.error is not None:
             raise MisconfigurationError(f"{self._cell.name}: {parsed.error}")
@@ -124,7 +124,7 @@ class _PlannedCell:
         return str(_run_folder(self._needs[name], seed).checkpoint.resolve())
 
     def _config_files(self, seed: int) -> list[Path]:
-        """Return the files of all parts, after writing those that the suite contains itself."""
+        """Return the files of all parts. Parts that are written out in the suite are first written to files."""
         files = []
         for number, part in enumerate(self._cell.parts, start=1):
             if isinstance(part, dict):

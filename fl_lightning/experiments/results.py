@@ -19,7 +19,7 @@ class Score:
         final: the value after the last round.
         best: the best value of all rounds.
         minus_published: the final mean minus the value that the paper reports; None if that is not a number.
-        minus_baseline: the final mean minus that of the baseline in the same column; None without a baseline.
+        minus_baseline: the final mean minus the baseline's in the same column; None without a baseline.
     """
 
     final: Spread
@@ -35,7 +35,7 @@ class Reach:
     Args:
         rounds: the median over seeds; infinite if not reached.
         reached: how many seeds reached the target.
-        minus_published: the rounds minus those that the paper reports; None if either is not a number.
+        minus_published: the rounds minus the rounds that the paper reports; None if either is not a number.
         reduction: the fraction of the baseline's rounds that is saved; None if either misses the target.
     """
 

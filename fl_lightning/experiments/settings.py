@@ -11,7 +11,7 @@ _PER_RUN_SETTINGS = ("seed_everything", "data.seed", "trainer.default_root_dir",
 
 @dataclass(frozen=True)
 class Difference:
-    """A setting that an earlier run does not share with the present configuration."""
+    """A setting in which an earlier run differs from the present configuration."""
 
     key: str
     old: str

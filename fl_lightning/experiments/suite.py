@@ -50,7 +50,8 @@ def load_suite(path: Path, seeds: int | None = None) -> Suite:
 
     The parts of a cell come from ``base``, then from its column, from its row, and from ``cells``. A part is the path
     of a config, relative to the suite, or the content of a config, in which the text ``checkpoint of FedAvg, IID``
-    stands for the last checkpoint of that cell with the same seed; a cell runs after those whose checkpoints it needs.
+    stands for the last checkpoint of that cell with the same seed. A cell runs after the cells whose checkpoints it
+    needs.
 
     Instead of ``columns``, a suite can have a parameter that varies. Its values are the columns, and the report draws
     the results against them, with one line per row:
@@ -77,7 +78,7 @@ def load_suite(path: Path, seeds: int | None = None) -> Suite:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column with its parts. The parts of a setting come before the row's, those of a sweep after them."""
+    """A column with its parts. The parts of a setting come before the row's parts, the parts of a sweep after them."""
 
     name: str
     before: tuple[Part, ...] = ()
@@ -188,7 +189,7 @@ class _SuiteReader(SuiteValues):
         return columns, fixed
 
     def by_cell(self, key: str, value: Any, cells: list[Cell]) -> Iterator[tuple[str, Cell, Any]]:
-        """Yield the entries of a mapping from rows to columns; of a mapping from rows, where a row has no columns."""
+        """Yield the key, cell and value of each entry in a mapping by row and column, or by row without columns."""
         rows = list(dict.fromkeys(cell.row for cell in cells))
         for row, entry in self.mapping(key, value or {}).items():
             if row not in rows:

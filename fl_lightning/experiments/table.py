@@ -187,7 +187,7 @@ def _format_spread(spread: Spread, style: _Style) -> str:
 
 
 def _format_published(result: CellResult, value: PublishedValue | None, style: _Style, source: str) -> str:
-    """Return a published value, with its source unless the heading has that of all values."""
+    """Return a published value, with its source unless the heading already names it."""
     if value is None:
         return ""
     if isinstance(value, Spread):

@@ -1,4 +1,4 @@
-"""Reading YAML files of any origin. No message repeats what is in a file."""
+"""Reading YAML files of any origin. No message repeats a value from a file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ _MAX_DEPTH = 50
 
 
 def read_yaml_file(path: Path) -> Any:
-    """Return the content of a YAML file, or raise an error that names the line of the mistake but not its content."""
+    """Return the content of a YAML file, or raise an error that names the line of the mistake but not the value."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         content = yaml.load(text, _Loader)
@@ -25,7 +25,7 @@ def read_yaml_file(path: Path) -> Any:
     except yaml.MarkedYAMLError as error:
         line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise MisconfigurationError(f"{path} is not valid YAML: {error.problem}{line}") from error
-    except (yaml.YAMLError, ValueError, TypeError) as error:  # a character, date or number that is none
+    except (yaml.YAMLError, ValueError, TypeError) as error:  # an invalid character, date or number
         raise MisconfigurationError(f"{path} is not valid YAML: give a text file of keys and values") from error
     except RecursionError as error:
         raise MisconfigurationError(_too_deep(path)) from error
@@ -34,7 +34,7 @@ def read_yaml_file(path: Path) -> Any:
 
 
 def _measure(content: Any, path: Path) -> None:
-    """Reject content that is nested without end, too deeply, or is huge once aliases are written out."""
+    """Reject content that contains itself, is nested too deeply, or is huge once aliases are written out."""
     sizes: dict[int, int] = {}
 
     def size(node: Any, depth: int) -> int:
@@ -58,7 +58,7 @@ def _too_deep(path: Path) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader that rejects a mapping with the same key twice, of which YAML would keep only the last."""
+    """A safe loader that rejects a mapping with the same key twice; YAML would keep only the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -66,7 +66,7 @@ class _Loader(yaml.SafeLoader):
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if key is not None and key in seen:
                 raise yaml.constructor.ConstructorError(
-                    problem=f"the key {key!r} is there twice", problem_mark=key_node.start_mark
+                    problem=f"the key {key!r} occurs twice", problem_mark=key_node.start_mark
                 )
             seen.add(key)
         mapping: Mapping[Any, Any] = super().construct_mapping(node, deep)

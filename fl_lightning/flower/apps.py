@@ -19,7 +19,7 @@ from fl_lightning.flower.node_folder import WorkerFolder
 from fl_lightning.flower.packet import Packet, read_packet, write_packet
 
 #: how long a worker may take to import Lightning and load its data, in seconds
-_START = 600.0
+_START_TIMEOUT = 600.0
 
 
 def server_app(file: str, config: str) -> ServerApp:
@@ -43,7 +43,7 @@ def server_app(file: str, config: str) -> ServerApp:
 
 
 def client_app(file: str, config: str) -> ClientApp:
-    """Return a node's app, which passes messages on to the node's worker; the arguments are the server's."""
+    """Return a node's app, which passes messages on to its worker. The arguments are the same as for the server."""
     app = ClientApp()
 
     def answer(message: Message, context: Context) -> Message:
@@ -58,7 +58,7 @@ def client_app(file: str, config: str) -> ClientApp:
 
 
 def ask_worker(packet: Packet, config: Path, node_config: dict[str, Any]) -> Packet:
-    """Return the worker's answer. The worker is started if there is none, or if it was started for another task."""
+    """Return the worker's answer. A worker is started if there is none, or if it was started for another task."""
     folder = WorkerFolder.of_supernode(os.getppid())
     task = {
         "config": str(config),
@@ -117,7 +117,7 @@ def _start(folder: WorkerFolder, task: dict[str, Any]) -> socket.socket:
     assert process.stdin is not None
     process.stdin.write(json.dumps(task).encode())
     process.stdin.close()
-    end = time.monotonic() + _START
+    end = time.monotonic() + _START_TIMEOUT
     while time.monotonic() < end:
         connection = _connect(folder)
         if connection is not None:
@@ -127,7 +127,9 @@ def _start(folder: WorkerFolder, task: dict[str, Any]) -> socket.socket:
             raise WorkerFailedError(f"its worker did not start: {reason} (see worker.log in the node's folder)")
         time.sleep(0.1)
     process.kill()
-    raise WorkerFailedError(f"its worker did not start within {_START:g} s (see worker.log in the node's folder)")
+    raise WorkerFailedError(
+        f"its worker did not start within {_START_TIMEOUT:g} s (see worker.log in the node's folder)"
+    )
 
 
 def _connect(folder: WorkerFolder) -> socket.socket | None:

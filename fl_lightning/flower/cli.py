@@ -67,7 +67,7 @@ class ServerCLI(FederatedCLI):
 
 
 class NodeCLI(FederatedCLI):
-    """Runs a node, until ``serve`` returns.
+    """Runs a node until ``serve`` returns.
 
     Args:
         args: the command line, beginning with ``fit``.

@@ -14,7 +14,7 @@ from fl_lightning.flower.app_folder import write_app
 from fl_lightning.flower.local import check_installed, run_locally
 
 _EPILOG = """\
-All other options are those of fl-lightning fit: configs, overlays and settings.
+All other options are the same as for fl-lightning fit: configs, overlays and settings.
 
   fl-lightning flower --config run.yaml --output app/   # write the app; app/README.md says what to do next
   fl-lightning flower --config run.yaml --local 3       # a SuperLink, three nodes and the run, on this machine"""
@@ -30,7 +30,9 @@ def main(args: Sequence[str]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help="folder for the app, which must not exist yet")
+    parser.add_argument(
+        "--output", type=Path, metavar="FOLDER", help="folder for the app, which must be empty or not exist yet"
+    )
     parser.add_argument(
         "--local", type=int, metavar="N", help="run everything here, with N nodes that share the simulated partition"
     )

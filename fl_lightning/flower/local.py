@@ -24,7 +24,7 @@ _CONNECTION = "local"
 def run_locally(app: Path, nodes: int) -> int:
     """Run an app and return its exit code: 0, 1 if the run failed, 130 after Ctrl-C, 143 after SIGTERM.
 
-    Nothing is left running, however it ends. Runs are kept in the current folder, like those of a simulation.
+    Nothing is left running, however it ends. Runs are kept in the current folder, as in a simulation.
 
     Args:
         app: folder of the app.
@@ -86,7 +86,7 @@ class _Processes:
             **os.environ,
             "FLWR_HOME": str(home),
             "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # seconds; the default, 1, is most of a short round
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # seconds; the default, 1, would dominate a short round
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": str(home),  # so that the workers' sockets are removed too
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -153,7 +153,7 @@ def check_installed() -> None:
 
 
 def _workers(home: Path) -> list[int]:
-    """Return the processes of the nodes' workers."""
+    """Return the process ids of the nodes' workers."""
     files = home.glob("fl_lightning_*/process")
     return [int(file.read_text()) for file in files if file.read_text().isdigit()]
 

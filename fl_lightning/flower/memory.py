@@ -30,8 +30,8 @@ class NodeMemory:
         path = self._path(client, version)
         if not path.is_file():
             raise MisconfigurationError(
-                f"the node has no memory of client {client} after round {version.round + 1}, because it keeps the last"
-                f" {_VERSIONS} versions and {path} is missing: resume from a later checkpoint, or start a new run"
+                f"the node has no memory of client {client} after round {version.round + 1}: it keeps only the last"
+                f" {_VERSIONS} versions, and {path} is missing: resume from a later checkpoint, or start a new run"
             )
         return torch.load(path, weights_only=True)
 

@@ -72,8 +72,8 @@ class OwnData(FederatedDataModule):
 class Node(RoundRunner):
     """Answers the server's requests until the node ends. It takes the server's place in a node's Trainer.
 
-    The Trainer runs a single round that lasts until the node ends, so the module is set up and on its device, and the
-    data is loaded, exactly once and by Lightning.
+    The Trainer runs a single round that lasts until the node ends, so Lightning sets up the module, moves it to its
+    device and loads the data exactly once.
 
     Args:
         server: the algorithm and how clients train, from the same configuration as the server's.
@@ -158,7 +158,7 @@ class Node(RoundRunner):
     def _introduce(
         self, module: LightningModule, data: FederatedDataModule, own: frozenset[int], with_counts: bool
     ) -> Packet:
-        """Return who the node is: its version, its settings, its model and its clients."""
+        """Return what the server must know about the node: its version, its settings, its model and its clients."""
         described = {}
         for client in sorted(own):
             counts = data.class_counts(client) if with_counts else None
@@ -240,7 +240,7 @@ class Node(RoundRunner):
             self._store.put(writer, client, {name: value.to(device) for name, value in values.items()})
 
     def _begin_round(self, module: LightningModule, request: Request) -> Round:
-        """Put module and aggregator into the state that they have in a simulation when a client trains."""
+        """Put the module and the aggregator into the state that they have in a simulation when a client trains."""
         aggregator = self.server.aggregator
         self._load(module, request.round.start)
         trainable = set(request.trainable)

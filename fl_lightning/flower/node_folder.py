@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def is_alive(process: int) -> bool:
-    """Return whether a process is running. One that has ended may stay listed until its parent collects it."""
+    """Return whether a process is running. One that has ended may stay listed until its parent waits for it."""
     if Path("/proc/self/stat").is_file():
         try:
             status = Path(f"/proc/{process}/stat").read_text()
@@ -48,7 +48,7 @@ class WorkerFolder:
 
     @property
     def process(self) -> Path:
-        """The number of the worker's process."""
+        """The id of the worker's process."""
         return self.path / "process"
 
     @property

@@ -14,7 +14,7 @@ from fl_lightning.core.update import ClientUpdate, LostClient
 from fl_lightning.flower.packet import Packet
 from fl_lightning.flower.tensors import WireError, decode, encode, same_bits
 
-#: what a callback remembers about a client, by callback
+#: what callbacks and transforms remember about a client, by writer
 Memory = dict[str, StateDict]
 
 _MEMORY = "memory:"
@@ -35,7 +35,7 @@ class Request:
 
     Args:
         client: the client's number.
-        round: the round, with the server's part of it.
+        round: the round, as the server describes it.
         personal: entries that override the global state for this client, as far as the server knows them.
         trainable: names of the parameters that clients train; a callback of the server may freeze layers.
         keeper: who keeps the client's memory, ``node`` or ``server``.
@@ -55,7 +55,7 @@ class Request:
 
 
 class RoundPackets:
-    """Encodes what all clients of a round receive only once, however many clients there are.
+    """The requests of a round. What all clients receive is encoded once, however many clients there are.
 
     Args:
         round: the round.
@@ -84,7 +84,7 @@ class RoundPackets:
         version: Version,
         memory: Memory,
     ) -> Packet:
-        """Return the packet for one client; the arguments are those of :class:`Request`."""
+        """Return the packet for one client; see :class:`Request` for the arguments."""
         own = encode({}, {"personal": personal, **{f"{_MEMORY}{key}": values for key, values in memory.items()}})
         note = {
             **self._common.note,
@@ -192,7 +192,7 @@ def read_request(packet: Packet, device: torch.device) -> Request:
 def write_update(
     update: ClientUpdate, request: Request, with_counts: bool, logged_names: Sequence[str], remembers: bool
 ) -> Packet:
-    """Return a client's answer: the entries that it changed in the state that it got, and what it reports.
+    """Return a client's answer: the entries of the state that it changed, and what it reports.
 
     Args:
         update: what the client sends; its memory is sent only if the server keeps it.
@@ -233,7 +233,7 @@ def read_update(packet: Packet, client: int, got: StateDict, device: torch.devic
     Args:
         packet: what arrived.
         client: the client that was asked.
-        got: the state that it was sent, whose entries it does not send back if they stay the same.
+        got: the state that it was sent. It does not send back entries that stay the same.
         device: device of the global model.
     """
     note = packet.note

@@ -21,8 +21,8 @@ class RemoteData(FederatedDataModule):
     validation and testing only, so the server needs no training data.
 
     Args:
-        arguments: the arguments of :class:`~fl_lightning.FederatedDataModule`. The partition only says how many
-            clients there are, unless ``federation.num_clients`` does.
+        arguments: the arguments of :class:`~fl_lightning.FederatedDataModule`. The partition is used only for the
+            number of clients, unless ``federation.num_clients`` is set.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
@@ -42,7 +42,7 @@ class RemoteData(FederatedDataModule):
 
     @property
     def redraws(self) -> bool:
-        """Whether clients draw new samples in every round. The server does not know their samples anyway."""
+        """False, because the server does not know which samples clients have, even if they draw new ones."""
         return False
 
     def client_loader(self, *_: Any, **__: Any) -> NoReturn:

@@ -23,7 +23,7 @@ from fl_lightning.flower.protocol import Memory, RoundPackets, Version, entries_
 from fl_lightning.flower.roll import Roll
 from fl_lightning.transforms import UploadTransform
 
-#: the writer, in the server's store, of which version of its memory a client has reached
+#: the writer under which the server's store keeps the version that a client's memory has reached
 _WRITER = "node"
 
 
@@ -32,14 +32,15 @@ class RemoteTraining(CohortTraining):
 
     Updates are passed on in the order of the cohort, so the result does not depend on which client is fastest. If a
     node is away, dies or takes too long, the round goes on without its client, whatever ``client.on_error`` says,
-    because that is normal in a federation. A node's answer is checked like any other update; then that policy applies.
+    because that is normal in a federation. An answer is checked like any other update: if it cannot be used,
+    ``client.on_error`` applies.
 
     Args:
         post: delivers packets to the nodes.
         roll: knows which node has which client.
         server: the algorithm, how clients train, and the transforms, which nodes apply.
         settings: the settings of the federation.
-        same_shapes: whether the nodes' models must have the shapes of the server's.
+        same_shapes: whether the nodes' models must have the same shapes as the server's model.
 
     Attributes:
         sent: bytes that were sent in the current round, as measured.
@@ -199,7 +200,7 @@ class RemoteTraining(CohortTraining):
             now = time.monotonic()
             if now > end:
                 return Undelivered(f"it did not answer within {self._settings.timeout:g} s (federation.timeout)")
-            time.sleep(min(max(0.05, 0.03 * (now - begin)), 1.0))  # a round takes at most 3 % longer for it
+            time.sleep(min(max(0.05, 0.03 * (now - begin)), 1.0))  # adds at most 3 % or 0.05 s
 
     def _read(self, answer: Packet, client: int, round: Round) -> ClientUpdate | LostClient:
         self.received += answer.num_bytes

@@ -11,7 +11,7 @@ from fl_lightning.flower.packet import Packet
 from fl_lightning.flower.post import Post, Undelivered
 
 #: how many seconds a node may take to answer the roll call; a node imports Lightning and loads its data first
-_GREETING = 180.0
+_GREETING_TIMEOUT = 180.0
 _PAUSE = 0.2
 
 
@@ -20,7 +20,7 @@ class Present:
     """A client that a node has.
 
     Args:
-        node: Flower's number of the node.
+        node: Flower's id of the node.
         num_samples: how many training samples the client has.
         class_counts: how many of them belong to each class; None unless the aggregator asks for it.
     """
@@ -46,7 +46,7 @@ class Roll:
         self._same_shapes = True
         self.num_clients = num_clients
         self.clients: dict[int, Present] = {}
-        #: samples per batch, as the nodes' sources have it
+        #: samples per batch in the nodes' sources
         self.batch_size: int | None = None
         self._greetings: dict[int, str] = {}
         self._models: dict[int, dict[str, list[Any]]] = {}
@@ -58,7 +58,7 @@ class Roll:
         """Wait until every client is present.
 
         Args:
-            seconds: how long to wait before the run fails, with the names of the missing clients.
+            seconds: how long to wait before the run fails with a list of the missing clients.
         """
         rank_zero_info(f"Waiting for {self.num_clients} clients ...")
         end = time.monotonic() + seconds
@@ -86,7 +86,7 @@ class Roll:
         known = {present.node for present in self.clients.values()} | set(self._greetings) | set(self._refused)
         for node in sorted(nodes - known):
             hello = Packet({"wants_counts": bool(self._identity["class_counts"])})
-            self._greetings[node] = self._post.send(node, "query", hello, _GREETING)
+            self._greetings[node] = self._post.send(node, "query", hello, _GREETING_TIMEOUT)
         answers = self._post.collect(self._greetings.values()) if self._greetings else {}
         for node, message in list(self._greetings.items()):
             answer = answers.get(message)

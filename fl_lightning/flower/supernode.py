@@ -1,7 +1,7 @@
-"""Flower's SuperNode, asking for messages more often: for nodes on the server's own machine.
+"""Flower's SuperNode for nodes on the server's own machine: it asks for messages more often.
 
-A SuperNode that has nothing to do asks its SuperLink every 3 seconds, and Flower has no setting for it. Over a network
-that is right. On one machine, where a round of a small model takes less than that, it is most of the round.
+A SuperNode that has nothing to do asks its SuperLink for messages every 3 seconds, and Flower has no setting to change
+that. Over a network, 3 seconds are right. On one machine, a round of a small model takes less time than the wait.
 """
 
 import sys
@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def sleep_briefly(seconds: float) -> None:
-    """Sleep, but not longer than it takes to notice a new message soon."""
+    """Sleep for a shorter time than Flower asks for, so that a new message is noticed soon."""
     time.sleep(min(seconds, _PAUSE))
 
 

@@ -1,4 +1,4 @@
-"""How many bytes a round really sends."""
+"""How many bytes a round actually sends."""
 
 from fl_lightning._lightning.names import Trainer
 from fl_lightning.aggregation import Aggregate

@@ -17,7 +17,7 @@ from fl_lightning.flower.node_folder import WorkerFolder, is_alive
 from fl_lightning.flower.packet import Packet, Stream, read_packet, write_packet
 
 #: how often the worker checks whether its SuperNode is still running, in seconds
-_LOOK = 0.5
+_CHECK_INTERVAL = 0.5
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def _work(folder: WorkerFolder, task: dict[str, Any]) -> None:
             listener.bind(str(folder.socket))
             folder.socket.chmod(0o600)
             listener.listen()
-            listener.settimeout(_LOOK)
+            listener.settimeout(_CHECK_INTERVAL)
             while is_alive(task["supernode"]):
                 try:
                     connection, _ = listener.accept()

@@ -1,8 +1,8 @@
 """Metrics of a federation: norms, angles and divergences of the clients' updates, and how often clients took part.
 
 Every class is a ``torchmetrics.Metric`` over pure functions (:mod:`fl_lightning.metrics.functional`). They also work
-without the rest of this package: a state is a ``state_dict``, of which the trainable parameters are measured. In a
-distributed run, each rank calls ``update`` for its own clients, and ``compute`` combines them.
+without the rest of this package: a state is a ``state_dict``, and its trainable parameters are measured. In a
+distributed run, each rank calls ``update`` for its own clients, and ``compute`` combines the ranks.
 
 In a round, call ``update`` for each client, then ``compute``, then ``next_round``. ``next_round`` keeps what
 carries over from round to round (the integral, the smoothed angles, the counts); ``reset`` clears that too.

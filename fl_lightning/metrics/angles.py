@@ -16,7 +16,8 @@ from fl_lightning.metrics.functional import adaptive_weights, angle_between
 class UpdateAngles(AverageComparison):
     """Each client's angle θ_k to the average update, its mean so far, and the weight that FedAdp would give the client.
 
-    The updates of a round are kept in float32 until it ends. In a distributed run, each rank keeps its own clients'.
+    The updates of a round are kept in float32 until it ends. In a distributed run, each rank keeps its own clients'
+    updates.
 
     Args:
         model: a model with the same names and shapes as the states to measure; it is not kept.

@@ -26,7 +26,8 @@ EPSILON = 1e-5
 class GradientDivergence(AverageComparison):
     """The mean distance (1/m) Σ ‖g - g_k‖ of the clients of a round, with g_k = -Δ_k/η and g their weighted average.
 
-    The updates of a round are kept in float32 until it ends. In a distributed run, each rank keeps its own clients'.
+    The updates of a round are kept in float32 until it ends. In a distributed run, each rank keeps its own clients'
+    updates.
 
     Args:
         model: a model with the same names and shapes as the states to measure; it is not kept.
@@ -69,7 +70,7 @@ class GradientDivergence(AverageComparison):
 class StatisticsDivergence(Metric):
     """The KL divergence of a model from a reference such as a centrally trained one, for statistics and parameters.
 
-    Statistics are what FedDNA treats as such: BatchNorm's running means and variances or, in a model without them, the
+    Statistics are defined as in FedDNA: BatchNorm's running means and variances or, in a model without them, the
     biases and weights of LayerNorm (a weight may be negative, so its absolute value is the variance). Each pair is
     taken as one Gaussian per channel. The other parameters of a layer, weight and bias together, are taken as draws
     from one Gaussian. The divergences are summed over channels or layers. A model with neither BatchNorm nor LayerNorm

@@ -33,8 +33,8 @@ def products_of(first: Tensor, other: Tensor) -> Tensor:
 def angles_of(first: Tensor, products: Tensor) -> list[float]:
     """Return the angle between the first vector and each other vector, as :func:`angle_between` does.
 
-    ``products`` has one row per other vector, see :func:`products_of`. All are read at once,
-    because the host waits for a GPU with every read.
+    ``products`` has one row per other vector, see :func:`products_of`. All rows are read at once, because the host
+    waits for a GPU with every read.
     """
     square = first.dot(first).expand(len(products), 1)
     return [_angle(*row) for row in torch.cat([square, products], dim=1).tolist()]
@@ -61,7 +61,7 @@ def gradient_divergence(distances: Sequence[float], learning_rates: Sequence[flo
     """Return (1/m) Σ ‖g - g_k‖ with g_k = -Δ_k/η (FedAdp, section V-C).
 
     Args:
-        distances: ‖Δ - Δ_k‖, the distance of each client's update from their average.
+        distances: ‖Δ - Δ_k‖, the distance of each client's update from the average update.
         learning_rates: what the clients report; η is their mean, or 1 if no client reports one.
     """
     reported = [rate for rate in learning_rates if rate]

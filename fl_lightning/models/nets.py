@@ -1,4 +1,4 @@
-"""Small networks that are not from a paper. They map a batch of images to logits."""
+"""Small networks that do not belong to one paper. They map a batch of images to logits."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -32,7 +32,7 @@ class MeanCrossEntropy(Metric):
 
 
 class Accuracy(MulticlassRecall):
-    """The share of samples whose class is right, from the counts per class that the macro metrics need too."""
+    """The share of correct predictions, computed from the counts per class that the macro metrics need too."""
 
     tp: Tensor
     fp: Tensor
@@ -40,7 +40,7 @@ class Accuracy(MulticlassRecall):
     tn: Tensor
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Count a batch per class, in a quarter of the time that torchmetrics takes, which handles more cases."""
+        """Count a batch per class. torchmetrics, which handles more cases, takes four times as long."""
         classes = self.num_classes
         assert classes is not None
         pairs = labels * classes + logits.argmax(dim=1)
@@ -53,7 +53,7 @@ class Accuracy(MulticlassRecall):
         self.tn = self.tn + (len(labels) - predicted - labelled + right)
 
     def compute(self) -> Tensor:
-        """Return the share of right predictions."""
+        """Return the share of correct predictions."""
         return self.tp.sum() / (self.tp + self.fn).sum()
 
 
@@ -66,7 +66,7 @@ def classification_metrics(num_classes: int, top_k: int | None) -> MetricCollect
         "macro_recall": MulticlassRecall(num_classes, validate_args=False),
         "macro_f1": MulticlassF1Score(num_classes, validate_args=False),
     }
-    # A group shares the state of its first metric. By default, torchmetrics would group all that agree on one batch.
+    # A group shares the state of its first metric. By default, torchmetrics groups all metrics that agree on one batch.
     loss, *counts = metrics
     groups = [[loss], counts]
     if top_k is not None:

@@ -130,7 +130,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 
 def baseline_of(curves: Sequence[Curve], name: str | None = None) -> Curve:
-    """Return the curve with a name; else that of FedAvg, the baseline in every paper; else the first."""
+    """Return the curve with this name, or else FedAvg's, the baseline in every paper, or else the first."""
     named = [curve for curve in curves if curve.name == name]
     averaging = [curve for curve in curves if _aggregator(curve) == "FedAvg"]
     return (named or averaging or list(curves))[0]

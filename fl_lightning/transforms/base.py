@@ -29,6 +29,6 @@ class UploadTransform(ABC):
 
 
 def compressed_bytes(update: ClientUpdate, layout: StateLayout, size: int) -> int:
-    """Return the size of an update on the wire if its parameters take ``size`` bytes, or fewer if they did before."""
+    """Return the size of an update on the wire if its parameters take ``size`` bytes, unless they took fewer before."""
     sent = [update.state[name].nbytes for name in layout.parameters if name not in update.unsent]
     return (update.num_bytes or 0) - sum(sent) + min(size, sum(sent))

@@ -44,7 +44,7 @@ class QSGD(UploadTransform):
 
     def __call__(self, update: ClientUpdate, round: Round, layout: StateLayout) -> ClientUpdate:
         trained, start = layout.flatten(update.state), layout.flatten(round.start_of(update.client))
-        # on the CPU, because a GPU's generator would draw different numbers
+        # drawn on the CPU, because a GPU's generator would draw different numbers
         generator = torch.Generator().manual_seed(seed_for("levels", round.seed, round.number, update.client))
         sent = self.quantise(trained.parameters - start.parameters, generator)
         flat = FlatState(start.parameters + sent, trained.statistics, trained.counters)

@@ -83,18 +83,18 @@ def test_a_damaged_checkpoint_never_takes_the_place_of_a_good_previous_one(folde
         (flip, r"is damaged: the checksum of data\.pkl is wrong"),
         (lambda path: path.write_bytes(b""), "is empty"),
         (lambda path: torch.save([1], path), "holds no model, so it is not a checkpoint"),
-        (lambda path: change(path, lambda content: content.pop("loops")), "has only a part of a run, without loops"),
+        (lambda path: change(path, lambda content: content.pop("loops")), "holds only a part of a run: it lacks loops"),
         (
             lambda path: change(path, lambda content: content["callbacks"].pop("FederatedServer")),
             "is not the checkpoint of a federation, because it holds no server",
         ),
         (
             lambda path: change(path, lambda content: content["callbacks"]["FederatedServer"].pop("store")),
-            "has only a part of the server's state, without store",
+            "holds only a part of the server's state: it lacks store",
         ),
         (
             lambda path: change(path, lambda content: content["state_dict"]["layers.0.bias"].fill_(torch.nan)),
-            r"holds a model that is not a number: there is a NaN in layers\.0\.bias",
+            r"holds a model with a NaN in layers\.0\.bias",
         ),
     ],
     ids=["flipped", "empty", "foreign", "without loops", "without server", "without store", "NaN"],
@@ -109,7 +109,7 @@ def test_an_unusable_checkpoint_is_refused_with_the_previous_round(folder, damag
 def test_if_no_checkpoint_is_good_the_message_says_so(folder):
     for path in (folder.checkpoint, folder.previous_checkpoint):
         flip(path)
-    with pytest.raises(MisconfigurationError, match=r"there is no good one beside it, so start the run again$"):
+    with pytest.raises(MisconfigurationError, match=r"there is no good one in its folder, so start the run again$"):
         run(folder.path, rounds=4, ckpt_path=str(folder.checkpoint))
 
 
@@ -118,7 +118,7 @@ def test_the_checkpoints_of_other_callbacks_are_verified_too(tmp_path):
     federated, trainer = run(tmp_path, rounds=2, callbacks=[own])
     flip(next((tmp_path / "own").iterdir()))
     for evaluate in (trainer.validate, trainer.test, trainer.predict):
-        with pytest.raises(MisconfigurationError, match=r"is damaged: .* there is no good one beside it$"):
+        with pytest.raises(MisconfigurationError, match=r"is damaged: .* there is no good one in its folder$"):
             evaluate(federated, trainer.datamodule, ckpt_path=own.best_model_path)
 
 

@@ -63,10 +63,10 @@ def test_other_threads_and_data_are_named_before_the_first_round(finished, tmp_p
     flags = {"enable_checkpointing": True, "default_root_dir": str(tmp_path)}
     federate(source=Blobs(samples=100), rounds=1, callbacks=[Provenance(repeats=finished)], **flags)
     data, partition, machine = capsys.readouterr().out.splitlines()
-    assert data.startswith(f"Not as in {finished}: the training data is not the same (samples 120 -> 100; digest ")
+    assert data.startswith(f"Differs from {finished}: the training data is not the same (samples 120 -> 100; digest ")
     assert data.endswith(": results will differ")
     assert "division of the data among the clients is not the same (digest" in partition
-    assert machine == f"Not as in {finished}: threads 1 -> 2: results may differ in the last bits"
+    assert machine == f"Differs from {finished}: threads 1 -> 2: results may differ in the last bits"
 
 
 def test_a_resumed_run_is_compared_with_its_own_record(tmp_path, capsys):
@@ -75,7 +75,7 @@ def test_a_resumed_run_is_compared_with_its_own_record(tmp_path, capsys):
     record["packages"]["torch"] = "1.0"
     folder.provenance.write_text(yaml.safe_dump(record))
     run(tmp_path, rounds=2, ckpt_path=str(folder.checkpoint))
-    assert f"Not as in {folder}: torch 1.0 -> " in capsys.readouterr().out
+    assert f"Differs from {folder}: torch 1.0 -> " in capsys.readouterr().out
     assert record_of(folder)["packages"]["torch"] == "1.0"
     later = yaml.safe_load(folder.provenance_from_round(2).read_text())
     assert later["packages"]["torch"] != "1.0"

@@ -75,7 +75,7 @@ def test_local_epochs_are_a_number_or_two(run, tmp_path, given, saved):
     [
         ("client.epochs", "[1, 2, 3]", "epochs=[1, 2, 3]: set client.epochs to a number, or to [smallest, largest]"),
         ("client.epochs", "many", "client.epochs: many is not of type int or list"),
-        ("client.dropout", "1.5", "dropout=1.5, but it is the share of clients that fail"),
+        ("client.dropout", "1.5", "dropout=1.5, but it is the probability that a client drops out"),
         ("client.timeout", "-1", "timeout=-1.0, but it is a time in seconds: set client.timeout above 0"),
         ("client.on_error", "ignore", "client.on_error: ignore is not one of 'raise', 'drop'"),
         ("server.min_clients", "0", "min_clients=0: set server.min_clients to 1 or more"),

@@ -71,9 +71,9 @@ def test_the_config_of_a_run_repeats_it_and_says_what_differs(run, finished):
     record["packages"]["torch"] = "1.0"
     finished.provenance.write_text(yaml.safe_dump(record))
     _, out, _ = run("fit", "--config", finished.config, "--seed_everything", 4)
-    lines = [line for line in out.splitlines() if line.startswith("Not as in")]
-    assert f"Not as in {finished.path.resolve()}: seed 3 -> 4: results will differ" in lines
-    assert lines[-1].startswith(f"Not as in {finished.path.resolve()}: torch 1.0 -> ")
+    lines = [line for line in out.splitlines() if line.startswith("Differs from")]
+    assert f"Differs from {finished.path.resolve()}: seed 3 -> 4: results will differ" in lines
+    assert lines[-1].startswith(f"Differs from {finished.path.resolve()}: torch 1.0 -> ")
 
 
 def test_a_full_disk_ends_the_run_with_one_line_and_the_last_round_is_kept(run, finished, monkeypatch):

@@ -29,7 +29,7 @@ REFUSED = {
         "epochs": [1, 5],
         "clock": "run",
     },
-    "dropout=1.0, but it is the share of clients that fail: set client.dropout in": {"dropout": 1.0},
+    "dropout=1.0, but it is the probability that a client drops out: set client.dropout in": {"dropout": 1.0},
     "dropout=-0.1": {"dropout": -0.1},
     "dropout=nan": {"dropout": float("nan")},
     "timeout=0, but it is a time in seconds: set client.timeout above 0": {"timeout": 0},

@@ -17,7 +17,7 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9
         (b"a: " + b"[" * 60 + b"]" * 60, "is nested more than 50 deep"),
         (b"a: &a [*a]", "is nested more than 50 deep, or contains itself"),
         (BOMB.encode(), "has more than 100,000 values, counting aliases: write a shorter file"),
-        (b"client: {epochs: 1}\nclient: {epochs: 2}", "is not valid YAML: the key 'client' is there twice in line 2"),
+        (b"client: {epochs: 1}\nclient: {epochs: 2}", "is not valid YAML: the key 'client' occurs twice in line 2"),
         (b"a: !!python/object/apply:os.mkdir [b]", "could not determine a constructor for the tag"),
     ],
     ids=["encoding", "tab", "zeros", "unclosed nesting", "nesting", "recursion", "bomb", "twice", "Python"],

@@ -68,7 +68,7 @@ class FedDNA(SplitAggregator):
 
     def finish_round(self) -> Aggregate:
         clients = [item.update.client for item in self.cohort]
-        # On the CPU, because the networks are small and after every step the host reads whether to stop.
+        # The networks are trained on the CPU: they are small, and the host decides after every step whether to stop.
         sizes = self.sizes.cpu()
         own = self._received_statistics()
         gammas = self._learn_gammas(own, sizes)  # eq. 5

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-_EPSILON = 1e-5  # BatchNorm's default; gives a constant channel a scale above 0
+_EPSILON = 1e-5  # BatchNorm's default, so that even a constant channel has a scale above 0
 _LOG_VAR_LIMIT = 8.0
 _INPUT_LIMIT = 1e4  # only dead channels reach it; the squared gradient must fit into float32
 _PATIENCE, _TOLERANCE = 10, 1e-3

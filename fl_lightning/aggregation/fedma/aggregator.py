@@ -168,7 +168,7 @@ class FedMA(GatheredAggregator):
         self._holders = list(state_dict["holders"])
 
     def _read(self, model: nn.Module) -> None:
-        """Read the model's layers and groups, and refuse what they do not allow."""
+        """Read the model's layers and groups, and reject settings that they do not allow."""
         self._plan = plan = read_plan(model, self.layout)
         averaged = next((name for name in self.layout.statistics if plan.parts.get(name)), None)
         if self.estimate == "map" and averaged is not None:
@@ -281,7 +281,7 @@ class FedMA(GatheredAggregator):
         }
 
     def _advance(self, personal: dict[int, StateDict]) -> None:
-        """Store the clients' own layers, drop those of earlier stages, which no longer fit, and advance the stage."""
+        """Store the clients' own layers, drop earlier ones, which no longer fit, and advance the stage."""
         for client in self._holders:
             if client not in personal:
                 self.memory.put(client, {})

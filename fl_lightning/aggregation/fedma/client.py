@@ -9,7 +9,7 @@ from fl_lightning.core.update import ClientUpdate, state_bytes
 
 
 class StagedLayers(ClientCallback):
-    """Keeps the layers that are already common unchanged while a client trains the others, and sends one layer.
+    """Freezes the layers that are already common while a client trains the others, and sends only one layer per round.
 
     Args:
         parameters: the names of the parameters of each stage.
@@ -29,7 +29,7 @@ class StagedLayers(ClientCallback):
         return [name for names in self._parameters[: self._stage] for name in names]
 
     def on_upload(self, update: ClientUpdate) -> None:
-        """Count the layer of this stage, and the statistics of the layers before it, which training has changed."""
+        """Mark as sent only this stage's layer, and the statistics of earlier layers, which training has changed."""
         if self._one_shot:
             return
         later = [*self._parameters[self._stage + 1 :], *self._statistics[self._stage + 1 :]]

@@ -158,7 +158,7 @@ class GraphReader:
         return {layer: reason for layer in self.layers for reason in [(found | self._unknown).get(layer)] if reason}
 
     def _stage_of(self, path: str, module: nn.Module, flows: list[Flow]) -> int:
-        """Return a layer's stage: a new one, that of its first call, or that of the layer before it."""
+        """Return a layer's stage: a new one, the stage of its first call, or the stage of the layer before it."""
         if id(module) not in self._stages:
             if has_own_stage(module):
                 self._stages[id(module)] = len(self.layers)

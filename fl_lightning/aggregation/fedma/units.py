@@ -110,9 +110,9 @@ class Flow:
             stretch.units.fix_number(reason)
 
     def from_last(self, dim: int) -> int:
-        """Count a dimension from the last. Without a known rank, units are assumed to be in the second dimension.
+        """Count a dimension from the last. A tensor of unknown rank is assumed to have two dimensions.
 
-        Layers that read the tensor check the width, so a wrong assumption does not go unnoticed.
+        Layers that read the tensor check its width, so a wrong assumption does not go unnoticed.
         """
         if dim < 0:
             return dim
@@ -143,7 +143,11 @@ class CannotFollowError(Exception):
 
 
 def merge_axes(axes: Iterable[Axis]) -> None:
-    """Make the units of several axes change places together; if the axes are divided differently, anchor them."""
+    """Make the units of several axes change places together.
+
+    Raises:
+        CannotFollowError: if the axes are divided differently.
+    """
     first, *others = axes
     for other in others:
         lengths = [[(stretch.units.size, stretch.block) for stretch in axis] for axis in (first, other)]

@@ -1,4 +1,4 @@
-"""The batches of many clients, in step."""
+"""The batches of many clients, step by step."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Group:
 
     Args:
         rows: the clients' places in the stack.
-        where: the same as an index on the device; None if the group has all clients.
+        where: ``rows`` as an index on the device; None if the group has all clients.
         batch: their batches, stacked.
         index: number of the batch in the local epoch.
     """

@@ -13,9 +13,9 @@ _RESHAPING = (_ATEN.view.default, _ATEN._unsafe_view.default, _ATEN.expand.defau
 
 
 def record(function: Callable[..., Any], *arguments: Any) -> GraphModule:
-    """Run a function and return the operations that it called, without those that repeat an earlier one.
+    """Run a function and return the operations that it called, without repetitions of earlier ones.
 
-    ``torch.vmap`` leaves many such operations behind: half of the 83 of a small classifier's training step.
+    ``torch.vmap`` leaves many repetitions behind: half of the 83 operations in a small classifier's training step.
 
     Args:
         function: a function of nested tensors that draws no random numbers.

@@ -28,12 +28,12 @@ _LARGE_CONVOLUTION = 10_000
 _LIGHTNING_HOOKS = [name for name in vars(Callback) if name.startswith(("on_", "setup", "teardown"))]
 #: flags of a client's Trainer that vectorised training honours
 _FLAGS = ("gradient_clip_val", "gradient_clip_algorithm", "precision")
-#: precisions that need neither a scaler nor weights of another type, by the type in which they multiply matrices
+#: precisions that need neither a scaler nor weights of another type, with the type in which they multiply matrices
 _PRECISIONS = {None: None, 32: None, "32": None, "32-true": None, "bf16-mixed": torch.bfloat16}
 
 
 class CannotVectorizeError(Exception):
-    """Raised with the reason why clients need a Trainer each."""
+    """Raised with the reason why each client needs its own Trainer."""
 
 
 def check_module(module: LightningModule) -> None:
@@ -49,7 +49,7 @@ def check_module(module: LightningModule) -> None:
 def check_profitable(module: LightningModule) -> None:
     """Reject a module that vectorised training would not speed up: on a CPU, one with large convolutions.
 
-    The rule depends on the module only. If a stopwatch decided, a resumed run might train in another way.
+    The rule depends only on the module. If measured times decided, a resumed run might train in another way.
     """
     if module.device.type != "cpu":
         return
@@ -68,7 +68,7 @@ def check_loader(loader: Any) -> None:
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> None:
-    """Reject a callback that has hooks of Lightning."""
+    """Reject a callback that overrides hooks of Lightning."""
     for callback in callbacks:
         name = type(callback).__name__
         if not isinstance(callback, ClientCallback):
@@ -101,7 +101,7 @@ def check_settings(local_training: "LocalTraining") -> None:
     if local_training.clock == "run":
         raise CannotVectorizeError("client.clock=run needs a Trainer per client")
     if local_training.timeout is not None:
-        raise CannotVectorizeError("client.timeout is set, and clients that train at once take no time of their own")
+        raise CannotVectorizeError("client.timeout is set, and clients that train at once cannot be timed separately")
     if local_training.log_metrics:
         raise CannotVectorizeError("client.log_metrics is set, and a Trainer collects what clients log")
 

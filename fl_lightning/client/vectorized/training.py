@@ -34,7 +34,7 @@ from fl_lightning.core.update import ClientUpdate, LostClient
 
 #: how much memory a chunk of clients may take on a CPU: a fixed number, so that results do not depend on the machine
 _CPU_BUDGET = 2 << 30
-#: parameters, gradients, the optimiser's two moments, and as much again for what a step computes on the way
+#: parameters, gradients, the optimiser's two moments, and as much again for intermediate results of a step
 _COPIES_PER_CLIENT = 8
 
 
@@ -42,7 +42,8 @@ class VectorizedTraining:
     """Trains the clients of a cohort at once, in chunks that fit into memory.
 
     The clients' models are stacked. One call of ``torch.vmap`` computes the gradients of all clients, and one step of
-    the module's own optimiser moves all of them. Results equal those of a Trainer per client up to float rounding.
+    the module's own optimiser moves all of them. The results are the same as with a Trainer per client, up to float
+    rounding.
 
     Args:
         module: the global model, set up and on its device.
@@ -114,7 +115,7 @@ class VectorizedTraining:
                 yield self._try_together(group[start : start + self._chunk], round)
 
     def _try_together(self, clients: list[int], round: Round) -> list[ClientUpdate | LostClient]:
-        """Train a chunk of clients. If that fails, find out who is to blame by training each of them alone."""
+        """Train a chunk of clients. If that fails, find out which client is to blame by training each of them alone."""
         try:
             return [*self._train(clients, round)]
         except (CannotVectorizeError, MisconfigurationError):  # not a client's fault
@@ -135,7 +136,7 @@ class VectorizedTraining:
                 " set client.chunk to a smaller number"
             )
             return alone
-        # once more together, because a client that trains alone may differ in its last bits
+        # They train together once more, because a client that trains alone may differ in its last bits.
         rest = [result.client for result in alone if isinstance(result, ClientUpdate)]
         return [*lost, *(self._try_together(rest, round) if rest else ())]
 
@@ -290,7 +291,7 @@ def _start_clients(
     clients: Sequence[KeyedCallbacks],
     generators: Sequence[Generators],
 ) -> None:
-    """Call ``on_client_start`` for every client. All find the same optimiser, and must leave it with equal settings."""
+    """Call ``on_client_start`` for every client. All get the same optimiser, and must leave it with equal settings."""
     if not any(clients):
         return
     configured, left = _settings(optimizer), None

@@ -22,7 +22,8 @@ class Ownership:
         partition: description of the partition, with the seed.
         clients: numbers of the clients.
         sizes: n_k, the number of samples of each client.
-        counts: number of samples by client (rows) and class (columns), or None if the labels are not classes.
+        counts: number of samples by client (rows) and class (columns); None if the labels are not classes, or if the
+            table would be too large.
         num_samples: number of training samples.
         num_owned: number of training samples with at least one owner.
         num_shared: number of training samples with more than one owner.
@@ -39,7 +40,7 @@ class Ownership:
 
     @classmethod
     def of(cls, data: FederatedDataModule) -> "Ownership":
-        """Count the samples of all clients; if clients redraw every round, those of the first round's cohort."""
+        """Count the samples of all clients or, if clients redraw every round, of the first round's cohort."""
         clients = np.array(data.cohort(0) if data.redraws else range(data.num_clients))
         parts: Sequence[Indices] = data.all_indices()
         if data.redraws:

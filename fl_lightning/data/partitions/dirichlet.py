@@ -30,7 +30,7 @@ class Dirichlet(Partition):
 
     def __init__(self, num_clients: int, alpha: float, min_samples: int = 1) -> None:
         super().__init__(num_clients)
-        if alpha != float("inf"):  # equal parts of each class
+        if alpha != float("inf"):  # infinity means equal parts of each class
             check_number("alpha", alpha, above=0, setting="data.partition.init_args.alpha")
         self.alpha = alpha
         self.min_samples = checked_minimum(min_samples)

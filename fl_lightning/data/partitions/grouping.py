@@ -9,7 +9,7 @@ from fl_lightning.data.partitions.base import Indices
 
 
 class Pieces(Sequence[Indices]):
-    """Consecutive pieces of one array. A piece is made when it is requested, so that 100,000 clients cost no more.
+    """Consecutive pieces of one array. A piece is made when it is requested, so that many clients cost little.
 
     Args:
         samples: the array.

@@ -35,8 +35,8 @@ class ByColumn(Partition):
         if not large.any():
             most = samples_of.sizes.max()
             raise MisconfigurationError(
-                f"min_samples={self.min_samples}, but no value of the column {self.column} has more than {most}:"
-                f" set data.partition.init_args.min_samples to {most} or fewer"
+                f"min_samples={self.min_samples}, but no value of the column {self.column} has more than {most}"
+                f" samples: set data.partition.init_args.min_samples to {most} or fewer"
             )
         return cut(samples_of.samples[np.repeat(large, samples_of.sizes)], samples_of.sizes[large])
 

@@ -26,8 +26,8 @@ class Folders(ImageSource):
         batch_size: samples per training batch.
         image_size: height and width of the images: the shorter side is resized to it and the middle is cropped. Needed
             if the images differ in size.
-        mean: mean of each channel, for the normalisation; by default, that of the training images.
-        std: standard deviation of each channel; by default, that of the training images.
+        mean: mean of each channel, for the normalisation; by default, the mean over the training images.
+        std: standard deviation of each channel; by default, the standard deviation over the training images.
         train_fraction: fraction of the training samples to use.
         validation_fraction: fraction of those samples to hold out for validation, before the rest is divided among the
             clients; 0 validates on the test set.
@@ -156,7 +156,7 @@ def _folders_in(folder: Path) -> list[str]:
 
 
 def _decoded(paths: list[str], train: int, image_size: int | None) -> Tensors:
-    """Decode all files. The statistics are those of the first ``train`` images."""
+    """Decode all files, and compute the statistics of the first ``train`` images."""
     images = decode(paths, image_size)
     mean, std = statistics(images[:train])
     return {"images": images, "mean": mean, "std": std}

@@ -71,8 +71,8 @@ def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
     """Convert bytes to floats in [0, 1], subtract each channel's mean and divide by its standard deviation."""
     if not all(std):
         raise MisconfigurationError(
-            f"std={std}, but a channel that never changes cannot be divided by 0: set data.source.init_args.mean and"
-            " std, with a std above 0 for every channel"
+            f"std={std}, but every channel is divided by its std: set data.source.init_args.mean and std, with a std"
+            " above 0 for every channel"
         )
     floats = functional.to_dtype(images, torch.float32, scale=True)
     return floats.sub(_channels(tuple(mean), images.device)).div_(_channels(tuple(std), images.device))

@@ -68,7 +68,7 @@ def test_a_broken_file_of_lists_is_named(tmp_path, name):
         (lambda: ByColumn("user", min_samples=0), "min_samples=0"),
         (
             lambda: ByColumn("user", min_samples=3).assign(np.array([1, 1, 2]), 0),
-            "no value of the column user has more than 2: set .* to 2 or fewer",
+            "no value of the column user has more than 2 samples: set .* to 2 or fewer",
         ),
     ],
 )
