@@ -31,6 +31,8 @@ class NarrowAlexNet(AlexNet32):
         self[15], self[18], self[20] = nn.Linear(1024, 64), nn.Linear(64, 64), nn.Linear(64, 10)
 
 
+#: settings with networks that take seconds to train
+DEEP = ("feddna_cifar10", "fedns_tiny_imagenet", "n_fedavg_cifar10")
 #: overrides, because the tiny files have few samples, pre-trained weights need a network and AlexNet much memory
 INSTEAD = {
     "feddna_cifar10": ["--data.partition.shards_per_class", "4", "--client.batch_size", "4"],
@@ -68,7 +70,10 @@ def data(files, tmp_path) -> Path:
 
 
 @pytest.mark.spread(2)
-@pytest.mark.parametrize("config", COMPLETE, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in DEEP else ()) for path in COMPLETE],
+)
 def test_every_setting_trains_for_two_rounds(data, alone, tmp_path, config):
     options = [*SHORT, *INSTEAD.get(config.stem, [])]
     printed = succeeded(fl_lightning("fit", "--config", config, *options, folder=tmp_path))

@@ -201,6 +201,7 @@ def test_two_processes_give_the_same_result_as_one(name):
         assert first.callback_metrics[tag] == second.callback_metrics[tag]
 
 
+@pytest.mark.spread(2)
 @each_module
 def test_a_run_that_is_killed_and_resumed_ends_like_an_uninterrupted_one(name, tmp_path):
     options = {

@@ -62,7 +62,7 @@ def try_cells(name: str, data: Path, chosen: Iterable[str] | None = None) -> int
     return dry_run(suite, names, 1, ["--data.source.root", str(data), *tiny])
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("name", SMALL)
 def test_small_cells_run_for_two_rounds(name, data, capfd):
     assert try_cells(name, data, SMALL[name]) == 0, capfd.readouterr().out

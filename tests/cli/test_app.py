@@ -278,7 +278,7 @@ def test_clients_of_the_command_train_at_once(run):
     assert code == 0, err
 
 
-@pytest.mark.spread(5)
+@pytest.mark.spread(10)
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
 def test_every_algorithm_and_every_attack_runs_from_its_overlay_on_the_demo(run, overlay):
     if overlay.stem == "dp_fedavg":

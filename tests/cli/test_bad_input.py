@@ -102,6 +102,7 @@ def test_a_setting_that_cannot_work_is_refused_in_one_line(run, case):
     assert "After round" not in out
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("name", "problem"),
     [

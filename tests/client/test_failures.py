@@ -151,8 +151,8 @@ def test_a_personal_model_that_takes_too_long_loses_its_client(clock):
 
 def test_a_timeout_cannot_be_combined_with_clients_that_train_at_once():
     message = (
-        "client.execution=vectorized, but client.timeout is set, and clients that train at once take no time of their"
-        " own: set client.execution to trainer"
+        "client.execution=vectorized, but client.timeout is set, and clients that train at once cannot be timed"
+        " separately: set client.execution to trainer"
     )
     with pytest.raises(MisconfigurationError, match=message):
         run("FedAvg", {}, rounds=1, client={"execution": "vectorized", "timeout": 5})

@@ -48,6 +48,7 @@ def test_a_comparison_uses_the_lightning_of_its_models(config, tmp_path):
     assert IMPORTED in (tmp_path / "out/FedAvg/seed_1/fit.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_from_its_last_checkpoint_ends_like_an_undisturbed_one(config, tmp_path):
     for extra in (
         ["--trainer.default_root_dir", "whole"],
