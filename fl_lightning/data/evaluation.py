@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -29,10 +29,24 @@ _SETTINGS = (
 
 
 @dataclass
-class _Flag:
-    """A value that copies of a loader share."""
+class _Observed:
+    """What is known about the steps that use a loader's batches. All copies of the loader share it.
 
-    value: bool
+    Args:
+        untouched: whether a whole evaluation has left its batches as they were.
+        last: the last batch of an evaluation that had left all others as they were, as copies and originals.
+        versions: torch's counts of the changes to the tensors, from when batches are no longer copied.
+    """
+
+    untouched: bool = False
+    last: tuple[list[Tensor], list[Tensor]] | None = None
+    versions: list[int] = field(default_factory=list)
+
+    def look_at_last(self) -> None:
+        """Complete the observation of an evaluation, because nobody asks a loader for a batch after the last one."""
+        if self.last is not None:
+            self.untouched = all(map(torch.equal, *self.last))
+            self.last = None
 
 
 class SlicedLoader(DataLoader):
@@ -44,8 +58,7 @@ class SlicedLoader(DataLoader):
     tensors: tuple[Tensor, ...]
     #: the numbers of the batches that are yielded
     numbers: range
-    #: whether a whole evaluation has left its batches as they were; all copies of a loader share it
-    untouched: "_Flag"
+    observed: _Observed
 
     @classmethod
     def from_loader(cls, loader: DataLoader, device: torch.device) -> DataLoader:
@@ -65,7 +78,7 @@ class SlicedLoader(DataLoader):
         assert isinstance(sliced, SlicedLoader)
         sliced.tensors = tensors
         sliced.numbers = range(len(loader))
-        sliced.untouched = _Flag(False)
+        sliced.observed = _Observed()
         return sliced
 
     def __iter__(self) -> Any:
@@ -78,25 +91,37 @@ class SlicedLoader(DataLoader):
 
     def _batches(self) -> Iterator[list[Tensor]]:
         assert self.batch_size is not None
+        self.observed.look_at_last()
+        self._check_unchanged()
         # torch does not count changes to tensors that were made in inference mode, so their batches are always copied.
         unchanged = all(tensor.is_contiguous() and not tensor.is_inference() for tensor in self.tensors)
-        versions = [tensor._version for tensor in self.tensors] if unchanged else []
         for number in self.numbers:
             samples = slice(number * self.batch_size, (number + 1) * self.batch_size)
             batch = [tensor[samples] for tensor in self.tensors]
-            if self.untouched.value:
+            if self.observed.untouched:
                 yield batch
-                if [tensor._version for tensor in self.tensors] != versions:
-                    raise MisconfigurationError(
-                        "a validation or test step changed its batch in place, but the first evaluation did not:"
-                        " let the step change a copy, batch.clone()"
-                    )
+                self._check_unchanged()
                 continue
             # Steps get copies, because they may change a batch in place. If none does, later evaluations do without.
             copies = [tensor.clone(memory_format=torch.contiguous_format) for tensor in batch]
-            yield copies
-            unchanged = unchanged and all(map(torch.equal, copies, batch))
-        self.untouched.value = unchanged
+            if number == self.numbers[-1]:
+                self.observed.last = (copies, batch) if unchanged else None
+                yield copies
+            else:
+                yield copies
+                unchanged = unchanged and all(map(torch.equal, copies, batch))
+
+    def _check_unchanged(self) -> None:
+        """Reject a step that has changed a batch in place although it did not get a copy."""
+        if not self.observed.untouched:
+            return
+        versions = [tensor._version for tensor in self.tensors]
+        if versions != (self.observed.versions or versions):
+            raise MisconfigurationError(
+                "a validation or test step changed its batch in place, but the first evaluation did not:"
+                " let the step change a copy, batch.clone()"
+            )
+        self.observed.versions = versions
 
 
 def sliced(loaders: Any, device: torch.device) -> Any:

@@ -1,7 +1,10 @@
 """Sliced loaders yield what the source's DataLoaders yield, and ranks divide the batches among themselves."""
 
 import random
+from itertools import islice
+from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from pytorch_lightning.utilities import CombinedLoader
@@ -19,7 +22,7 @@ from torch.utils.data import (
 
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data.evaluation import SlicedLoader, share_of, sliced, why_not_shared
-from tests.toys import blobs
+from tests.toys import Net, blobs, federate
 
 CPU = torch.device("cpu")
 
@@ -183,6 +186,35 @@ def test_batches_are_copied_until_a_whole_evaluation_has_left_them_as_they_were(
     assert shares_memory(loader, later := list(loader))
     assert all(map(same, first, later))
     assert shares_memory(loader, list(share_of(loader, 1, 2, limit=4)))
+
+
+class Tells(Net):
+    """Notes where the samples of each validation batch are."""
+
+    places: ClassVar[list[int]] = []
+
+    def validation_step(self, batch, batch_idx):
+        self.places.append(batch[0].data_ptr())
+        super().validation_step(batch, batch_idx)
+
+
+def test_a_run_does_not_copy_validation_data_once_a_whole_validation_has_left_it_as_it_was():
+    """A Trainer does not ask for a batch after the last one, so the loader sees that batch in the next validation."""
+    Tells.places.clear()
+    federate(Tells(), rounds=3, num_sanity_val_steps=0)
+    first, second, third = np.array(Tells.places).reshape(3, -1).tolist()
+    assert len(third) > 1
+    assert second == third  # where the data is
+    assert not set(first) & set(second)
+
+
+def test_a_last_batch_that_is_changed_in_place_is_noticed_by_the_next_evaluation():
+    loader = SlicedLoader.from_loader(DataLoader(blobs(23), batch_size=5), CPU)
+    list(loader)
+    last = list(islice(loader, 5))[-1]
+    last[0].mul_(2)
+    with pytest.raises(MisconfigurationError, match=r"let the step change a copy, batch.clone\(\)"):
+        next(iter(loader))
 
 
 def test_a_step_that_changes_its_batches_in_place_always_gets_copies():
