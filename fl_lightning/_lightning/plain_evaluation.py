@@ -2,6 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
+from fl_lightning._lightning.delegation import has_batch_hooks
 from fl_lightning._lightning.names import Callback, SIGTERMException, is_overridden, is_param_in_hook_signature
 from fl_lightning._lightning.package import PACKAGE
 
@@ -20,6 +23,8 @@ class PlainEvaluationLoop(_EvaluationLoop):
     #: whether no callback and no hook of the module observes the batches of the current evaluation
     _plain = False
     _takes_index = True
+    #: whether no hook sees batches on their way to the device
+    _direct = False
 
     def on_run_start(self) -> None:
         """Find out who observes the batches."""
@@ -29,6 +34,8 @@ class PlainEvaluationLoop(_EvaluationLoop):
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         self._plain = not any(is_overridden(hook, observer) for hook in hooks for observer in (module, *callbacks))
         self._takes_index = is_param_in_hook_signature(getattr(module, f"{stage}_step"), "batch_idx", min_args=2)
+        owners = [owner for owner in (module, self.trainer.datamodule) if owner is not None]  # type: ignore[attr-defined]
+        self._direct = not any(map(has_batch_hooks, owners))
 
     def _evaluation_step(self, batch: Any, batch_idx: int, dataloader_idx: int, dataloader_iter: Any) -> None:
         if not self._plain or dataloader_iter is not None:
@@ -38,8 +45,9 @@ class PlainEvaluationLoop(_EvaluationLoop):
         module, connector = trainer.lightning_module, trainer._logger_connector
         loader = [dataloader_idx] if self._is_sequential and self.num_dataloaders > 1 else []
         batch = trainer.precision_plugin.convert_input(batch)
-        batch = module._on_before_batch_transfer(batch, dataloader_idx=dataloader_idx)
-        batch = strategy.batch_to_device(batch, dataloader_idx=dataloader_idx)
+        if not (self._direct and _is_on(batch, module.device)):
+            batch = module._on_before_batch_transfer(batch, dataloader_idx=dataloader_idx)
+            batch = strategy.batch_to_device(batch, dataloader_idx=dataloader_idx)
         progress.increment_ready()
         connector.on_batch_start(batch, *loader)
         progress.increment_started()
@@ -48,11 +56,22 @@ class PlainEvaluationLoop(_EvaluationLoop):
         getattr(strategy, name)(batch, *([batch_idx] if self._takes_index else []), *loader)
         module._current_fx_name = None
         progress.increment_processed()
-        connector.on_batch_end()
+        # Only values that were logged with on_step=True are shown before the last batch.
+        shows_steps = any(item.meta.on_step for item in self._results.values())
+        if shows_steps:
+            connector.on_batch_end()
+        else:
+            self._results.batch = self._results.batch_size = None
         progress.increment_completed()
         if not trainer.sanity_checking:
             self._has_run = True
-            connector.update_eval_step_metrics(self._seen_batches_per_dataloader[dataloader_idx])
+            if shows_steps:
+                connector.update_eval_step_metrics(self._seen_batches_per_dataloader[dataloader_idx])
             self._seen_batches_per_dataloader[dataloader_idx] += 1
         if not progress.is_last_batch and trainer.received_sigterm:
             raise SIGTERMException
+
+
+def _is_on(batch: Any, device: Any) -> bool:
+    """Return whether a batch is a list or tuple of tensors on the device, so that there is nothing to move."""
+    return type(batch) in (list, tuple) and all(type(part) is Tensor and part.device == device for part in batch)

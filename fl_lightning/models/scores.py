@@ -1,5 +1,7 @@
 """What the ``Classifier`` measures in validation and test."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -9,66 +11,85 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, M
 from fl_lightning.core.errors import MisconfigurationError
 
 
-class MeanCrossEntropy(Metric):
-    """The mean cross-entropy over all samples. It is cheaper than calling ``self.log`` for every batch."""
+class _Tally(Metric):
+    """Counts pairs of label and prediction, and adds up the cross-entropy: all that the metrics below need.
+
+    They form one group of a ``MetricCollection``, so only one of them is updated. torchmetrics' own updates handle more
+    cases, and take longer than a batch of a small network.
+
+    Args:
+        num_classes: number of classes.
+        kwargs: arguments of the torchmetrics class.
+    """
 
     full_state_update = False
+    #: a row per label, a column per prediction
+    table: Tensor
+    #: the sum of the cross-entropy over all samples
     total: Tensor
-    count: Tensor
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, num_classes: int, **kwargs: Any) -> None:
+        super().__init__(num_classes, **kwargs)
+        self._classes = num_classes
+        self.add_state("table", torch.zeros(num_classes, num_classes, dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("total", torch.tensor(0.0), dist_reduce_fx="sum")
-        self.add_state("count", torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Add a batch."""
-        self.total = self.total + functional.cross_entropy(logits, labels) * len(labels)
-        self.count = self.count + len(labels)
+        """Count a batch."""
+        pairs = labels * self._classes + logits.argmax(dim=1)
+        self.table = self.table.flatten().scatter_add(0, pairs, torch.ones_like(pairs)).view_as(self.table)
+        self.total = self.total + functional.cross_entropy(logits, labels, reduction="sum")
 
     def compute(self) -> Tensor:
-        """Return the mean."""
-        return self.total / self.count
+        """Return the metric."""
+        right, predicted, labelled = self.table.diagonal(), self.table.sum(dim=0), self.table.sum(dim=1)
+        self.tp, self.fp, self.fn = right, predicted - right, labelled - right
+        self.tn = self.table.sum() - predicted - labelled + right
+        value: Tensor = super().compute()
+        return value
 
 
-class Accuracy(MulticlassRecall):
-    """The share of correct predictions, computed from the counts per class that the macro metrics need too."""
+class MacroPrecision(_Tally, MulticlassPrecision):
+    """The precision, averaged over the classes."""
 
-    tp: Tensor
-    fp: Tensor
-    fn: Tensor
-    tn: Tensor
 
-    def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Count a batch per class. torchmetrics, which handles more cases, takes four times as long."""
-        classes = self.num_classes
-        assert classes is not None
-        pairs = labels * classes + logits.argmax(dim=1)
-        table = pairs.new_zeros(classes * classes).scatter_add_(0, pairs, torch.ones_like(pairs))
-        table = table.view(classes, classes)  # a row per label, a column per prediction
-        right, predicted, labelled = table.diagonal(), table.sum(dim=0), table.sum(dim=1)
-        self.tp = self.tp + right
-        self.fp = self.fp + predicted - right
-        self.fn = self.fn + labelled - right
-        self.tn = self.tn + (len(labels) - predicted - labelled + right)
+class MacroRecall(_Tally, MulticlassRecall):
+    """The recall, averaged over the classes."""
+
+
+class MacroF1(_Tally, MulticlassF1Score):
+    """The F1 score, averaged over the classes."""
+
+
+class Accuracy(_Tally, MulticlassRecall):
+    """The share of correct predictions."""
 
     def compute(self) -> Tensor:
         """Return the share of correct predictions."""
-        return self.tp.sum() / (self.tp + self.fn).sum()
+        return self.table.trace() / self.table.sum()
+
+
+class MeanCrossEntropy(_Tally, MulticlassRecall):
+    """The mean cross-entropy over all samples."""
+
+    higher_is_better = False
+
+    def compute(self) -> Tensor:
+        """Return the mean."""
+        return self.total / self.table.sum()
 
 
 def classification_metrics(num_classes: int, top_k: int | None) -> MetricCollection:
     """Return loss, accuracy, macro precision, recall and F1, and the top-k accuracy if ``top_k`` is set."""
     metrics: dict[str, Metric | MetricCollection] = {
-        "loss": MeanCrossEntropy(),
+        "loss": MeanCrossEntropy(num_classes, validate_args=False),
         "accuracy": Accuracy(num_classes, validate_args=False),
-        "macro_precision": MulticlassPrecision(num_classes, validate_args=False),
-        "macro_recall": MulticlassRecall(num_classes, validate_args=False),
-        "macro_f1": MulticlassF1Score(num_classes, validate_args=False),
+        "macro_precision": MacroPrecision(num_classes, validate_args=False),
+        "macro_recall": MacroRecall(num_classes, validate_args=False),
+        "macro_f1": MacroF1(num_classes, validate_args=False),
     }
     # A group shares the state of its first metric. By default, torchmetrics groups all metrics that agree on one batch.
-    loss, *counts = metrics
-    groups = [[loss], counts]
+    groups = [list(metrics)]
     if top_k is not None:
         if not 1 < top_k < num_classes:
             raise MisconfigurationError(
