@@ -6,12 +6,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torchmetrics import Metric, MetricCollection
-from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision, MulticlassRecall
+from torchmetrics.classification import (
+    MulticlassAccuracy,
+    MulticlassF1Score,
+    MulticlassPrecision,
+    MulticlassRecall,
+    MulticlassStatScores,
+)
 
 from fl_lightning.core.errors import MisconfigurationError
 
 
-class _Tally(Metric):
+class _Tally(MulticlassStatScores):
     """Counts pairs of label and prediction, and adds up the cross-entropy: all that the metrics below need.
 
     They form one group of a ``MetricCollection``, so only one of them is updated. torchmetrics' own updates handle more
@@ -23,6 +29,8 @@ class _Tally(Metric):
     """
 
     full_state_update = False
+    # torchmetrics computes a hash from the states, and torch asks for one whenever it lists the layers of a module.
+    __hash__ = object.__hash__
     #: a row per label, a column per prediction
     table: Tensor
     #: the sum of the cross-entropy over all samples
@@ -61,7 +69,7 @@ class MacroF1(_Tally, MulticlassF1Score):
     """The F1 score, averaged over the classes."""
 
 
-class Accuracy(_Tally, MulticlassRecall):
+class Accuracy(_Tally):
     """The share of correct predictions."""
 
     def compute(self) -> Tensor:
@@ -69,7 +77,7 @@ class Accuracy(_Tally, MulticlassRecall):
         return self.table.trace() / self.table.sum()
 
 
-class MeanCrossEntropy(_Tally, MulticlassRecall):
+class MeanCrossEntropy(_Tally):
     """The mean cross-entropy over all samples."""
 
     higher_is_better = False
