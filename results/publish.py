@@ -2,6 +2,9 @@
 
     python results/publish.py runs/suites/fedadp_table1_mnist results/fedadp/table1_mnist \
         --command "fl-lightning compare configs/papers/fedadp/fedadp_table1_mnist.yaml --jobs 2"
+
+The runs themselves are kept in runs.tar.xz, without their checkpoints. To add further cells or seeds on any machine,
+unpack it into the folder of the comparison and repeat the command: runs that have finished are not run again.
 """
 
 import argparse
@@ -9,6 +12,7 @@ import json
 import os
 import platform
 import subprocess
+import tarfile
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -26,12 +30,15 @@ from fl_lightning.reports.curves import Curve, band
 from fl_lightning.reports.figures import PALETTE
 
 COLOURS = PALETTE["light"]
+#: files of a run that are of no use without its checkpoints
+NOT_KEPT = ("run.lock", "fit.log")
 
 
 def main() -> None:
     """Publish one comparison."""
     arguments = parsed_arguments()
-    runs, _ = find_runs([arguments.comparison])
+    found, _ = find_runs([arguments.comparison])
+    runs = [run for run in found if run.record.get("finished")]
     target: Path = arguments.target
     target.mkdir(parents=True, exist_ok=True)
     for name in ("table.md", "table.csv"):
@@ -43,6 +50,7 @@ def main() -> None:
             draw_against_parameter(cells, tag, file)
         else:
             draw(curves_of(runs, arguments.comparison), tag, arguments.levels, file)
+    keep_runs(runs, arguments.comparison, target / "runs.tar.xz")
     (target / "README.md").write_text(page(arguments, runs))
     print(f"Published {len(runs)} runs in {target}")
 
@@ -67,6 +75,15 @@ def curves_of(runs: list[Run], comparison: Path) -> list[Curve]:
         row, *column, _ = run.folder.relative_to(comparison).parts
         cells.setdefault((row, "".join(column).replace("_", " ")), []).append(run)
     return [Curve(row, column, tuple(members)) for (row, column), members in cells.items()]
+
+
+def keep_runs(runs: list[Run], comparison: Path, file: Path) -> None:
+    """Pack what a comparison reads of its runs."""
+    with tarfile.open(file, "w:xz") as archive:
+        for run in runs:
+            for path in sorted(run.folder.iterdir()):
+                if path.is_file() and path.name not in NOT_KEPT:
+                    archive.add(path, path.relative_to(comparison))
 
 
 def draw(curves: list[Curve], tag: str, levels: list[float], file: Path) -> None:
