@@ -66,7 +66,7 @@ def test_a_node_keeps_ten_versions_and_names_one_that_is_gone(tmp_path):
     assert memory.versions(3) == list(range(2, 12))
     assert memory.load(3, Version(7, 4))["writer"]["value"] == 4
     assert memory.load(3, None) == {}
-    with pytest.raises(MisconfigurationError, match=r"no memory of client 3 after round 2, .* resume from a later"):
+    with pytest.raises(MisconfigurationError, match=r"no memory of client 3 after round 2: .* resume from a later"):
         memory.load(3, Version(7, 1))
     with pytest.raises(MisconfigurationError, match="no memory of client 3"):
         memory.load(3, Version(8, 4))
