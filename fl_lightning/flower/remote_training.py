@@ -129,15 +129,17 @@ class RemoteTraining(CohortTraining):
         trainable = [name for name, parameter in self._module.named_parameters() if parameter.requires_grad]
         packets = RoundPackets(round, trainable)
         messages: dict[int, _Sent] = {}
+        absent: dict[int, str] = {}
         for client in clients:
             present = self._roll.clients.get(client)
-            if present is not None:
-                packet = self._request(packets, client, round)
-                messages[client] = self._send(present, "train", packet)
+            if present is None:
+                absent[client] = self._roll.absence(client)
+            else:
+                messages[client] = self._send(present, "train", self._request(packets, client, round))
         del packets
         for client in clients:
-            if client not in messages:
-                yield _absent(client, round, self._roll.absence(client))
+            if client in absent:
+                yield _absent(client, round, absent[client])
                 continue
             answer = self._wait_for(messages[client], end)
             if isinstance(answer, Undelivered):
