@@ -214,7 +214,7 @@ class RemoteTraining(CohortTraining):
         return _Sent(present.node, present.session, self._post.send(present.node, kind, packet, kept))
 
     def _wait_for(self, sent: _Sent, end: float) -> Packet | Undelivered:
-        begin = look = time.monotonic()
+        begin, look = end - self._settings.timeout, time.monotonic()
         while True:
             answer = self._collect(sent)
             now = time.monotonic()
@@ -228,7 +228,7 @@ class RemoteTraining(CohortTraining):
                 return answer
             if now > end:
                 return Undelivered(f"it did not answer within {self._settings.timeout:g} s (federation.timeout)")
-            time.sleep(min(max(0.05, 0.03 * (now - begin)), 1.0))  # adds at most 3 % or 0.05 s
+            time.sleep(min(max(0.1, 0.03 * (now - begin)), 1.0))  # adds at most 3 % or 0.1 s
 
     def _collect(self, sent: _Sent) -> Packet | Undelivered | None:
         return self._post.collect([sent.number]).get(sent.number)
