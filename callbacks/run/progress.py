@@ -40,7 +40,7 @@ def format_clients(done: float) -> str:
 class _RoundBar(Tqdm):
     """A bar for the clients of a round that also shows the time left until the end of the last round."""
 
-    FORMAT = "{desc} |{bar}| {done}/{total_fmt} clients{left}{postfix}"
+    FORMAT = "{desc} |{bar}| {done}/{total_fmt} clients{lost}{left}{postfix}"
 
     #: when the first round of this process started
     started = 0.0
@@ -48,6 +48,8 @@ class _RoundBar(Tqdm):
     rounds_done = 0
     #: the number of remaining rounds, including the current one; None if there is no limit
     rounds_left: int | None = None
+    #: the number of clients that the current round has lost
+    clients_lost = 0
 
     @property
     def time_left(self) -> float | None:
@@ -56,12 +58,13 @@ class _RoundBar(Tqdm):
 
     @property
     def format_dict(self) -> dict[str, Any]:
-        """The values of the bar's format, with ``left`` and ``done``."""
+        """The values of the bar's format, with ``done``, ``lost`` and ``left``."""
         left = self.time_left
         return {
             **super().format_dict,
             "left": f", {self.format_interval(left)} left" if left else "",
-            "done": format_clients(self.n),
+            "done": format_clients(self.n - self.clients_lost),
+            "lost": f", {self.clients_lost} lost" if self.clients_lost else "",
         }
 
 
@@ -69,7 +72,8 @@ class RoundProgressBar(TQDMProgressBar, RoundCallback):
     """Shows ``Round 3/100 |████      | 4/10 clients, 12:34 left, train/loss=0.31``.
 
     While a client trains for longer than half a second, the bar shows how far it has come: ``4.37/10 clients``. With
-    vectorised execution, this is how far the clients that train at once have come.
+    vectorised execution, this is how far the clients that train at once have come. Clients that failed or dropped out
+    are not among them: ``8/10 clients, 2 lost``.
 
     The time left is the time until the end of the last round. In a distributed run, the bar counts rank zero's share of
     the clients.
@@ -111,7 +115,7 @@ class RoundProgressBar(TQDMProgressBar, RoundCallback):
         self, trainer: Trainer, pl_module: FederatedModule, round: Round, clients: Sequence[int]
     ) -> None:
         """Show how many clients will train."""
-        self._clients_done = 0
+        self._clients_done = self._rounds.clients_lost = 0
         self.train_progress_bar.total = len(clients)
         self.train_progress_bar.refresh()
 
@@ -122,7 +126,8 @@ class RoundProgressBar(TQDMProgressBar, RoundCallback):
         self._count_client()
 
     def on_client_lost(self, trainer: Trainer, pl_module: FederatedModule, round: Round, lost: LostClient) -> None:
-        """Count the client."""
+        """Count the client as lost."""
+        self._rounds.clients_lost += 1
         self._count_client()
 
     def _count_client(self) -> None:

@@ -16,7 +16,8 @@ class RichRoundProgressBar(RichProgressBar, RoundCallback):
     """Shows ``Round 3/100, clients ━━━━ 4/10 0:00:12 • 0:00:18 0.33it/s left: 12:34 train/loss: 0.310``.
 
     While a client trains for longer than half a second, the bar moves on and shows how far it has come: ``Round 3/100,
-    4.37 clients``. With vectorised execution, this is how far the clients that train at once have come.
+    4.37 clients``. With vectorised execution, this is how far the clients that train at once have come. Clients that
+    failed or dropped out are named: ``Round 3/100, 2 lost, clients``.
 
     The value ``left`` is the time until the end of the last round. In a distributed run, the bar counts rank zero's
     share of the clients.
@@ -33,7 +34,7 @@ class RichRoundProgressBar(RichProgressBar, RoundCallback):
         """Start the clock."""
         super().on_train_start(trainer, pl_module)
         self._started, self._first_round = monotonic(), trainer.current_epoch
-        self._clients, self._clients_done, self._shown = 0, 0, 0.0
+        self._clients, self._clients_done, self._clients_lost, self._shown = 0, 0, 0, 0.0
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the round's number."""
@@ -47,7 +48,7 @@ class RichRoundProgressBar(RichProgressBar, RoundCallback):
         self, trainer: Trainer, pl_module: FederatedModule, round: Round, clients: Sequence[int]
     ) -> None:
         """Show how many clients will train."""
-        self._clients, self._clients_done, self._shown = len(clients), 0, 0.0
+        self._clients, self._clients_done, self._clients_lost, self._shown = len(clients), 0, 0, 0.0
         self._show(total=len(clients), completed=0)
 
     def on_client_end(
@@ -57,20 +58,25 @@ class RichRoundProgressBar(RichProgressBar, RoundCallback):
         self._count_client()
 
     def on_client_lost(self, trainer: Trainer, pl_module: FederatedModule, round: Round, lost: LostClient) -> None:
-        """Count the client."""
+        """Count the client as lost."""
+        self._clients_lost += 1
         self._count_client()
 
     def _count_client(self) -> None:
         self._clients_done += 1
         # Clients that trained at once end one after another, when the bar already counts all of them.
         self._shown = max(self._shown, self._clients_done)
-        self._show(completed=self._shown, description=f"{self._round}, clients")
+        self._show(completed=self._shown, description=f"{self._round}, {self._lost}clients")
 
     def show_progress(self, clients: float) -> None:
         """Show how many clients' worth of training is done since the last client was counted."""
         self._shown = self._clients_done + clients
         count = "" if clients == 0 else f"{format_clients(self._shown)} "  # Lightning's column shows whole clients
-        self._show(completed=self._shown, description=f"{self._round}, {count}clients")
+        self._show(completed=self._shown, description=f"{self._round}, {self._lost}{count}clients")
+
+    @property
+    def _lost(self) -> str:
+        return f"{self._clients_lost} lost, " if self._clients_lost else ""
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

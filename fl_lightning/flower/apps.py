@@ -76,8 +76,10 @@ def ask_worker(packet: Packet, config: Path, node_config: dict[str, Any]) -> Pac
             write_packet(stream, packet)
             reply = read_packet(stream)
     except WorkerFailedError as error:
+        folder.remove()
         return Packet({"error": str(error), "layouts": {}})
     if reply is None:
+        folder.remove()
         return Packet({"error": "its worker ended during training: see worker.log in the node's folder", "layouts": {}})
     return reply
 

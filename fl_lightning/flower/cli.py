@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_lightning import __version__
-from fl_lightning._lightning.names import Callback, Trainer
+from fl_lightning._lightning.names import Callback, ProgressBar, Trainer
 from fl_lightning._lightning.quiet import silence_irrelevant_messages
 from fl_lightning.callbacks import FederatedServer
 from fl_lightning.cli.app import FederatedCLI
@@ -22,6 +22,7 @@ from fl_lightning.flower.post import Post
 from fl_lightning.flower.remote_data import RemoteData
 from fl_lightning.flower.remote_training import RemoteTraining
 from fl_lightning.flower.roll import Roll
+from fl_lightning.flower.round_lines import RoundLines
 from fl_lightning.flower.traffic import WireTraffic
 
 #: sections in which a node must agree with the server; its data and its Trainer are its own
@@ -63,7 +64,10 @@ class ServerCLI(FederatedCLI):
         same_shapes = getattr(server.aggregator, "max_width", None) is None
         training = RemoteTraining(self._post, roll, server, settings, same_shapes)
         server.training = training
-        callbacks.append(WireTraffic(training))
+        bars = [callback for callback in callbacks if isinstance(callback, ProgressBar)]
+        for bar in bars:
+            callbacks.remove(bar)
+        callbacks += [WireTraffic(training), RoundLines()]
 
 
 class NodeCLI(FederatedCLI):

@@ -46,8 +46,8 @@ class GridPost(Post):
     def __init__(self, grid: "Grid") -> None:
         self._grid = grid
 
-    def nodes(self) -> set[int]:
-        return set(self._grid.get_node_ids())
+    def nodes(self) -> dict[int, str]:
+        return {node.node_id: node.last_activated_at for node in self._grid.get_nodes()}
 
     def send(self, node: int, kind: str, packet: Packet, seconds: float) -> str:
         message = Message(to_records(packet), node, kind, ttl=seconds)

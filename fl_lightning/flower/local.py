@@ -83,10 +83,11 @@ class _Processes:
         self._home = home
         self._started: dict[str, subprocess.Popen] = {}
         self._environment: Mapping[str, str] = {
+            "OMP_WAIT_POLICY": "PASSIVE",  # nodes share the cores, so threads that wait must not keep them busy
             **os.environ,
             "FLWR_HOME": str(home),
             "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # seconds; the default, 1, would dominate a short round
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; the default, 1, would dominate a short round
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": str(home),  # so that the workers' sockets are removed too
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",

@@ -1,6 +1,7 @@
 """The files through which a node's processes find each other. This file needs nothing but Python."""
 
 import os
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,10 @@ class WorkerFolder:
         if path.stat().st_uid != os.getuid() or path.stat().st_mode & 0o077:
             raise PermissionError(f"{path} is accessible to other users: remove it")
         return cls(path)
+
+    def remove(self) -> None:
+        """Remove the folder, when there is no worker and none is about to be started."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     @property
     def socket(self) -> Path:

@@ -22,8 +22,8 @@ class Post(ABC):
     """Delivers packets to nodes. It hides the transport's retries, encryption and authentication."""
 
     @abstractmethod
-    def nodes(self) -> set[int]:
-        """Return the nodes that are connected now."""
+    def nodes(self) -> dict[int, str]:
+        """Return the nodes that are connected now, each with its session: a text that differs after every start."""
 
     @abstractmethod
     def send(self, node: int, kind: str, packet: Packet, seconds: float) -> str:
@@ -33,7 +33,7 @@ class Post(ABC):
             node: the node to send it to.
             kind: what the node should do: ``query``, ``train`` or ``evaluate``.
             packet: the packet.
-            seconds: how long an answer is useful.
+            seconds: how long the packet and its answer are kept.
         """
 
     @abstractmethod

@@ -3,11 +3,12 @@
 import secrets
 import time
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fl_lightning._lightning.names import Callback, LightningModule, rank_zero_warn
+from fl_lightning._lightning.names import Callback, LightningModule, rank_zero_info
 from fl_lightning.callbacks import FederatedServer
 from fl_lightning.client import CohortTraining
 from fl_lightning.client.participants import keyed_callbacks
@@ -20,11 +21,28 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.flower.packet import Packet
 from fl_lightning.flower.post import Post, Undelivered
 from fl_lightning.flower.protocol import Memory, RoundPackets, Version, entries_of, evaluation_request, read_update
-from fl_lightning.flower.roll import Roll
+from fl_lightning.flower.roll import Present, Roll
 from fl_lightning.transforms import UploadTransform
 
 #: the writer under which the server's store keeps the version that a client's memory has reached
 _WRITER = "node"
+#: how often to look which nodes are connected while waiting for an answer, in seconds
+_LOOK_INTERVAL = 1.0
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A message that a node has to answer.
+
+    Args:
+        node: the node.
+        session: the node's session. If it is started again, it no longer knows the message.
+        number: the number under which the answer is collected.
+    """
+
+    node: int
+    session: str
+    number: str
 
 
 class RemoteTraining(CohortTraining):
@@ -110,23 +128,22 @@ class RemoteTraining(CohortTraining):
         end = time.monotonic() + self._settings.timeout
         trainable = [name for name, parameter in self._module.named_parameters() if parameter.requires_grad]
         packets = RoundPackets(round, trainable)
-        messages: dict[int, tuple[int, str]] = {}
+        messages: dict[int, _Sent] = {}
+        absent: dict[int, str] = {}
         for client in clients:
             present = self._roll.clients.get(client)
-            if present is not None:
-                packet = self._request(packets, client, round)
-                self.sent += packet.num_bytes
-                number = self._post.send(present.node, "train", packet, self._settings.timeout)
-                messages[client] = (present.node, number)
+            if present is None:
+                absent[client] = self._roll.absence(client)
+            else:
+                messages[client] = self._send(present, "train", self._request(packets, client, round))
         del packets
         for client in clients:
-            if client not in messages:
-                yield _absent(client, round, "its node is not connected")
+            if client in absent:
+                yield _absent(client, round, absent[client])
                 continue
-            node, number = messages[client]
-            answer = self._wait_for(number, end)
+            answer = self._wait_for(messages[client], end)
             if isinstance(answer, Undelivered):
-                self._roll.lose(node)
+                self._roll.lose(messages[client].node, messages[client].session)
                 yield _absent(client, round, answer.reason)
             else:
                 yield self._read(answer, client, round)
@@ -151,17 +168,16 @@ class RemoteTraining(CohortTraining):
                     self._known_version(client),
                     self._memory_of(client),
                 )
-                self.sent += packet.num_bytes
-                messages[client] = self._post.send(present.node, "evaluate", packet, self._settings.timeout)
+                messages[client] = self._send(present, "evaluate", packet)
         evaluated = {}
-        for client, number in messages.items():
-            answer = self._wait_for(number, end)
+        for client, sent in messages.items():
+            answer = self._wait_for(sent, end)
             metrics = answer.note.get("metrics") if isinstance(answer, Packet) else None
             if isinstance(metrics, dict) and all(isinstance(value, float | int) for value in metrics.values()):
                 evaluated[client] = {str(name): float(value) for name, value in metrics.items()}
             else:
                 reason = answer.reason if isinstance(answer, Undelivered) else answer.note.get("error", "no metrics")
-                rank_zero_warn(f"client {client} is not evaluated after round {round.number + 1}: {reason}")
+                rank_zero_info(f"client {client} is not evaluated after round {round.number + 1}: {reason}")
         return evaluated
 
     @property
@@ -191,16 +207,31 @@ class RemoteTraining(CohortTraining):
         values = self._store.get(_WRITER, client, torch.device("cpu"))
         return None if values is None else Version(int(values["run"]), int(values["round"]))
 
-    def _wait_for(self, number: str, end: float) -> Packet | Undelivered:
-        begin = time.monotonic()
+    def _send(self, present: Present, kind: str, packet: Packet) -> _Sent:
+        self.sent += packet.num_bytes
+        # Answers are read one after another, so one that arrived in time may be read after the timeout.
+        kept = 2 * self._settings.timeout + 60
+        return _Sent(present.node, present.session, self._post.send(present.node, kind, packet, kept))
+
+    def _wait_for(self, sent: _Sent, end: float) -> Packet | Undelivered:
+        begin, look = end - self._settings.timeout, time.monotonic()
         while True:
-            answer = self._post.collect([number]).get(number)
+            answer = self._collect(sent)
+            now = time.monotonic()
+            if answer is None and now >= look:
+                look = now + _LOOK_INTERVAL
+                self._roll.refresh()
+                if self._roll.sessions.get(sent.node) != sent.session:
+                    stopped = Undelivered("its node was stopped or started again before it answered")
+                    answer = self._collect(sent) or stopped  # it may have answered just before it was stopped
             if answer is not None:
                 return answer
-            now = time.monotonic()
             if now > end:
                 return Undelivered(f"it did not answer within {self._settings.timeout:g} s (federation.timeout)")
-            time.sleep(min(max(0.05, 0.03 * (now - begin)), 1.0))  # adds at most 3 % or 0.05 s
+            time.sleep(min(max(0.1, 0.03 * (now - begin)), 1.0))  # adds at most 3 % or 0.1 s
+
+    def _collect(self, sent: _Sent) -> Packet | Undelivered | None:
+        return self._post.collect([sent.number]).get(sent.number)
 
     def _read(self, answer: Packet, client: int, round: Round) -> ClientUpdate | LostClient:
         self.received += answer.num_bytes
@@ -215,5 +246,5 @@ class RemoteTraining(CohortTraining):
 
 
 def _absent(client: int, round: Round, reason: str) -> LostClient:
-    rank_zero_warn(f"client {client} is missing from round {round.number + 1}: {reason}")
+    rank_zero_info(f"client {client} is missing from round {round.number + 1}: {reason}")
     return LostClient(client, reason, planned=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fl_lightning._lightning.names import rank_zero_info, rank_zero_warn
+from fl_lightning._lightning.names import rank_zero_info
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.flower.packet import Packet
 from fl_lightning.flower.post import Post, Undelivered
@@ -21,11 +21,13 @@ class Present:
 
     Args:
         node: Flower's id of the node.
+        session: the node's session when it reported the client.
         num_samples: how many training samples the client has.
         class_counts: how many of them belong to each class; None unless the aggregator asks for it.
     """
 
     node: int
+    session: str
     num_samples: int
     class_counts: list[int] | None
 
@@ -46,6 +48,8 @@ class Roll:
         self._same_shapes = True
         self.num_clients = num_clients
         self.clients: dict[int, Present] = {}
+        #: the sessions of the connected nodes
+        self.sessions: dict[int, str] = {}
         #: samples per batch in the nodes' sources
         self.batch_size: int | None = None
         self._greetings: dict[int, str] = {}
@@ -53,6 +57,8 @@ class Roll:
         self._refused: dict[int, str] = {}
         #: why nodes did not answer when they were last greeted
         self._silent: dict[int, str] = {}
+        #: the node that had a client last
+        self._last_nodes: dict[int, int] = {}
 
     def call(self, seconds: float) -> None:
         """Wait until every client is present.
@@ -78,13 +84,18 @@ class Roll:
             time.sleep(_PAUSE)
 
     def refresh(self) -> None:
-        """Greet nodes that are new, read their answers, and forget nodes that are gone."""
-        nodes = self._post.nodes()
-        for gone in {present.node for present in self.clients.values()} - nodes:
-            self._forget(gone)
-        self._refused = {node: reason for node, reason in self._refused.items() if node in nodes}
+        """Greet nodes that are new, read their answers, and forget nodes that are gone.
+
+        A node that was started again is greeted like a new one, because its settings may have changed and what it was
+        asked before is lost.
+        """
+        before, self.sessions = self.sessions, self._post.nodes()
+        for node in [node for node, session in before.items() if self.sessions.get(node) != session]:
+            self._forget(node)
+            for notes in (self._greetings, self._refused, self._silent):
+                notes.pop(node, None)
         known = {present.node for present in self.clients.values()} | set(self._greetings) | set(self._refused)
-        for node in sorted(nodes - known):
+        for node in sorted(set(self.sessions) - known):
             hello = Packet({"wants_counts": bool(self._identity["class_counts"])})
             self._greetings[node] = self._post.send(node, "query", hello, _GREETING_TIMEOUT)
         answers = self._post.collect(self._greetings.values()) if self._greetings else {}
@@ -96,8 +107,19 @@ class Roll:
                 self._admit(node, answer.note)
             elif isinstance(answer, Undelivered):
                 self._silent[node] = f"node {node} did not answer: {answer.reason}"
-            if answer is not None or node not in nodes:
+            if answer is not None:
                 del self._greetings[node]
+
+    def absence(self, client: int) -> str:
+        """Return why a client is absent, in one line."""
+        node = self._last_nodes.get(client)
+        if node in self._refused:
+            return self._refused[node]
+        if node in self._greetings:
+            return "its node is connected, but has not reported its clients yet"
+        if self._greetings:
+            return f"its node is not connected (nodes that have not reported their clients yet: {len(self._greetings)})"
+        return "its node is not connected"
 
     def check_model(self, entries: dict[str, list[Any]], same_shapes: bool) -> None:
         """Refuse nodes whose model differs from the server's, now and later.
@@ -122,7 +144,10 @@ class Roll:
         self._models[node] = note["model"]
         self.batch_size = note.get("batch_size")
         for client, described in note["clients"].items():
-            self.clients[int(client)] = Present(node, described["num_samples"], described["class_counts"])
+            self._last_nodes[int(client)] = node
+            self.clients[int(client)] = Present(
+                node, self.sessions[node], described["num_samples"], described["class_counts"]
+            )
 
     def _difference(self, note: dict[str, Any]) -> str | None:
         """Return how a node differs from the server, or None."""
@@ -177,12 +202,13 @@ class Roll:
     def _refuse(self, node: int, reason: str) -> None:
         self._forget(node)
         self._refused[node] = f"node {node} is refused: {reason}"
-        rank_zero_warn(self._refused[node])
+        rank_zero_info(self._refused[node])
 
     def _forget(self, node: int) -> None:
         self.clients = {client: present for client, present in self.clients.items() if present.node != node}
         self._models.pop(node, None)
 
-    def lose(self, node: int) -> None:
-        """Forget a node that did not answer; it is greeted again before the next round, if it is connected."""
-        self._forget(node)
+    def lose(self, node: int, session: str) -> None:
+        """Forget a node that did not answer in its session. It is greeted again, if it is connected."""
+        if self.sessions.get(node) == session:
+            self._forget(node)

@@ -33,17 +33,21 @@ def main() -> None:
         raise
     finally:
         folder.socket.unlink(missing_ok=True)
+        if not is_alive(task["supernode"]):
+            folder.remove()
 
 
 def _work(folder: WorkerFolder, task: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     sys.path.insert(0, task["app"])
     sys.argv = ["fl-lightning"]
+    from fl_lightning._lightning.quiet import silence_irrelevant_messages
     from fl_lightning.cli.named_classes import import_named_classes
     from fl_lightning.flower.cli import NodeCLI, node_arguments
 
     arguments = node_arguments(task["config"], task["node_config"])
     import_named_classes(arguments)
+    silence_irrelevant_messages()
 
     def serve(answer: Callable[[Packet], Packet]) -> None:
         logging.info("ready")

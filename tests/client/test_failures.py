@@ -6,6 +6,7 @@ from pytorch_lightning import Callback
 
 from fl_lightning import ClientUpdate
 from fl_lightning.callbacks import ClientCallback, Ditto, RoundProgressBar
+from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.client.failures import describe_error
 from fl_lightning.core.errors import MisconfigurationError, RoundFailedError
 from fl_lightning.core.update import LostClient
@@ -187,13 +188,26 @@ def test_with_raise_nobody_trains_after_a_client_that_fails():
     assert trained == [0]
 
 
-def test_the_progress_bar_counts_lost_clients():
+def test_the_progress_bar_reaches_its_end_and_says_how_many_clients_are_lost():
     class Bar(RoundProgressBar):
         def on_train_batch_end(self, *args):
-            counted.append((self.train_progress_bar.n, self.train_progress_bar.total))
+            ended.append((self.train_progress_bar.n, self.train_progress_bar.total, str(self.train_progress_bar)))
             super().on_train_batch_end(*args)
 
-    counted: list[tuple[float, int]] = []
+    ended: list[tuple[float, int, str]] = []
     plan = {(0, 1): "exception", (1, 2): "nan"}
-    run("FedAvg", plan, rounds=2, client={"on_error": "drop"}, callbacks=[Bar()], enable_progress_bar=True)
-    assert counted == [(4, 4), (4, 4)]
+    run("FedAvg", plan, rounds=3, client={"on_error": "drop"}, callbacks=[Bar()], enable_progress_bar=True)
+    assert [(done, total) for done, total, _ in ended] == [(4, 4)] * 3
+    assert ["3/4 clients, 1 lost" in line for *_, line in ended] == [True, True, False]
+    assert "4/4 clients" in ended[2][2]
+
+
+def test_the_rich_progress_bar_says_how_many_clients_are_lost():
+    class Bar(RichRoundProgressBar):
+        def on_train_batch_end(self, *args):
+            descriptions.append(self.train_progress_bar.description)
+            super().on_train_batch_end(*args)
+
+    descriptions: list[str] = []
+    run("FedAvg", {(0, 1): "nan"}, rounds=2, client={"on_error": "drop"}, callbacks=[Bar()], enable_progress_bar=True)
+    assert descriptions == ["Round 1/2, 1 lost, clients", "Round 2/2, clients"]

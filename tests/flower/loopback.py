@@ -1,8 +1,11 @@
 """A federation in one process: real nodes and a real server, with packets that are passed on in memory."""
 
 import io
+import logging
+import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from fl_lightning import FederatedDataModule, FederatedModule, __version__
@@ -23,18 +26,22 @@ class LoopbackPost(Post):
 
     def __init__(self) -> None:
         self.answers: dict[int, Callable[[Packet], Packet]] = {}
+        #: how often each node was started again
+        self.restarts: dict[int, int] = {}
         self.waiting: dict[str, tuple[int, Packet]] = {}
         self.requests: list[Packet] = []
+        self.lifetimes: list[float] = []
         self.replies: list[Packet] = []
         self._next = 0
 
-    def nodes(self) -> set[int]:
-        return set(self.answers)
+    def nodes(self) -> dict[int, str]:
+        return {node: str(self.restarts.get(node, 0)) for node in self.answers}
 
     def send(self, node: int, kind: str, packet: Packet, seconds: float) -> str:
         self._next += 1
         self.waiting[str(self._next)] = (node, through_bytes(packet))
         self.requests.append(packet)
+        self.lifetimes.append(seconds)
         return str(self._next)
 
     def collect(self, messages: Iterable[str]) -> dict[str, Packet | Undelivered]:
@@ -47,6 +54,16 @@ class LoopbackPost(Post):
             else:
                 found[number] = Undelivered("the node is gone")
         return found
+
+
+@contextmanager
+def prints(caplog, match: str) -> Iterator[None]:
+    """Check that one of the lines that the server prints matches a pattern."""
+    with caplog.at_level(logging.INFO):
+        try:
+            yield
+        finally:
+            assert any(re.match(match, message) for message in caplog.messages), caplog.messages
 
 
 def through_bytes(packet: Packet) -> Packet:

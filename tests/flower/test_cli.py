@@ -1,5 +1,7 @@
 """The command lines of the server and of the nodes, in one process."""
 
+import logging
+import re
 import threading
 
 from fl_lightning.flower.cli import NodeCLI, ServerCLI, node_arguments
@@ -9,7 +11,7 @@ from tests.runs import fl_lightning, scalars, succeeded, weights, write_config
 from tests.toys import identical
 
 
-def test_server_and_nodes_with_one_config_end_like_fit(tmp_path, monkeypatch, alone):
+def test_server_and_nodes_with_one_config_end_like_fit(tmp_path, monkeypatch, caplog, alone):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["fl-lightning"])
     partition = {"class_path": "ClassesPerClient", "init_args": {"num_clients": 3, "classes": 2}}
@@ -38,7 +40,8 @@ def test_server_and_nodes_with_one_config_end_like_fit(tmp_path, monkeypatch, al
         threads[-1].start()
         assert ready.wait(60)
     try:
-        ServerCLI(["fit", "--config", config], post)
+        with caplog.at_level(logging.INFO):
+            ServerCLI(["fit", "--config", config], post)
     finally:
         end.set()
         for thread in threads:
@@ -49,6 +52,10 @@ def test_server_and_nodes_with_one_config_end_like_fit(tmp_path, monkeypatch, al
     measured = {tag: logged.pop(tag) for tag in ("wire/up", "wire/down")}
     assert all(len(values) == 2 and min(value for _, value in values) > 0 for values in measured.values())
     assert logged == expected
+    lines = [message for message in caplog.messages if message.startswith("Round")]
+    number = r"\d+\.\d+"
+    assert len(lines) == 2
+    assert re.fullmatch(rf"Round 1/2: 3 of 3 clients, {number} s(, val_\w+ {number})+", lines[0])
 
 
 def test_a_nodes_trainer_is_its_own_and_need_not_agree_with_the_servers(tmp_path, monkeypatch):

@@ -36,6 +36,9 @@ def test_the_readme_names_the_run_and_leaves_no_placeholder(run, tmp_path):
     assert "federation of 10 clients" in readme
     assert "flwr run app federation" in readme
     assert "Control API" in readme
+    assert "[code: 2004] Failed to activate SuperNode." in readme
+    assert ">> superlink.log" in readme
+    assert f"fl_lightning-{__version__}-py3-none-any.whl[flower]" in readme
 
 
 def test_the_apps_config_is_a_config_of_fit(run, tmp_path):

@@ -16,11 +16,8 @@ from fl_lightning.data import ClassesPerClient
 from fl_lightning.flower.packet import Packet
 from fl_lightning.flower.post import Undelivered
 from fl_lightning.flower.tensors import decode, encode
-from tests.flower.loopback import Federation
+from tests.flower.loopback import Federation, prints
 from tests.toys import Net, federate, identical
-
-# A client that is missing is missing again in later rounds, until its node is back.
-pytestmark = pytest.mark.filterwarnings("ignore:client . is missing from round")
 
 PARTITION = ClassesPerClient(3, 2)
 
@@ -71,19 +68,19 @@ def with_state(reply: Packet, change) -> Packet:
     return encode(reply.note, {**groups, "state": change(groups["state"])})
 
 
-def test_a_node_that_dies_in_a_round_is_left_out_and_comes_back(federation):
+def test_a_node_that_dies_in_a_round_is_left_out_and_comes_back(federation, caplog):
     watcher = Participants(
         {
             1: lambda: federation.post.answers.pop(1),
             3: lambda: federation.post.answers.update({9: federation._parked[1].answer}),
         }
     )
-    with pytest.warns(UserWarning, match="client 1 is missing from round 2: its node is not connected"):
+    with prints(caplog, "client 1 is missing from round 2: its node is not connected"):
         federation.run(rounds=5, callbacks=[watcher])
     assert watcher.took_part == [[0, 1, 2], [0, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
 
 
-def test_a_node_that_dies_while_it_trains_is_left_out_of_the_round(federation):
+def test_a_node_that_dies_while_it_trains_is_left_out_of_the_round(federation, caplog):
     post = federation.post
     sent = post.send
 
@@ -95,12 +92,99 @@ def test_a_node_that_dies_while_it_trains_is_left_out_of_the_round(federation):
 
     post.send = send
     watcher = Participants()
-    with pytest.warns(UserWarning, match="client 2 is missing from round 2: the node is gone"):
+    with prints(caplog, "client 2 is missing from round 2: the node is gone"):
         federation.run(rounds=2, callbacks=[watcher])
     assert watcher.took_part == [[0, 1, 2], [0, 1]]
 
 
-def test_a_node_that_does_not_answer_in_time_is_left_out_of_the_round(federation):
+def restart_in_round(federation: Federation, node: int, number: int) -> None:
+    """Start a node again after it has taken its message of a round. It never answers that message."""
+    post, sent, taken = federation.post, federation.post.send, []
+
+    def send(to, kind, packet, seconds):
+        message = sent(to, kind, packet, seconds)
+        if to == node and kind == "train" and packet.note["number"] == number and not taken:
+            taken.append(post.waiting.pop(message))
+            post.restarts[node] = post.restarts.get(node, 0) + 1
+        return message
+
+    post.send = send
+
+
+def test_a_node_that_is_started_again_in_a_round_does_not_delay_it(tmp_path, caplog):
+    with Federation(Net, make_server, PARTITION, tmp_path, nodes=3, timeout=600) as federation:
+        restart_in_round(federation, node=1, number=1)
+        watcher = Participants()
+        with prints(caplog, "client 1 is missing from round 2: its node was stopped or started again"):
+            federation.run(rounds=3, callbacks=[watcher])
+    assert watcher.took_part == [[0, 1, 2], [0, 2], [0, 1, 2]]
+
+
+def test_an_answer_that_a_node_gave_before_it_was_started_again_counts(federation):
+    post = federation.post
+    collect = post.collect
+
+    def slow(numbers):
+        trains = [n for n in numbers if n in post.waiting and "client" in post.waiting[n][1].note]
+        if trains and post.waiting[trains[0]][0] == 1 and not post.restarts:
+            post.restarts[1] = 1
+            return {}
+        return collect(numbers)
+
+    post.collect = slow
+    watcher = Participants()
+    federation.run(rounds=1, callbacks=[watcher])
+    assert watcher.took_part == [[0, 1, 2]]
+
+
+def test_a_greeting_is_repeated_if_the_node_is_started_again(federation):
+    post, sent, lost = federation.post, federation.post.send, []
+
+    def send(node, kind, packet, seconds):
+        message = sent(node, kind, packet, seconds)
+        if node == 2 and not lost:
+            lost.append(post.waiting.pop(message))
+            post.restarts[2] = 1
+        return message
+
+    post.send = send
+    watcher = Participants()
+    federation.run(rounds=1, callbacks=[watcher])
+    assert watcher.took_part == [[0, 1, 2]]
+
+
+def test_a_node_that_was_started_again_with_other_settings_is_refused(federation, caplog):
+    def restart() -> None:
+        introduced(federation, 2, settings={"client.epochs": 5})
+        federation.post.restarts[2] = 1
+
+    watcher = Participants({1: restart})
+    with prints(caplog, "client 2 is missing from round 2: node 2 is refused: its config has client.epochs=5"):
+        federation.run(rounds=2, callbacks=[watcher])
+    assert watcher.took_part == [[0, 1, 2], [0, 1]]
+
+
+def test_a_node_that_has_not_reported_its_clients_yet_is_not_called_absent(federation, caplog):
+    collect = federation.post.collect
+
+    def busy(numbers):
+        waiting = federation.post.waiting
+        starting = {n for n in numbers if n in waiting and waiting[n][0] == 1 and watcher.took_part[1:] == [[]]}
+        return collect([number for number in numbers if number not in starting])
+
+    federation.post.collect = busy
+    watcher = Participants({1: lambda: federation.post.restarts.update({1: 1})})
+    with prints(caplog, "client 1 is missing from round 2: its node is connected, but has not reported its clients"):
+        federation.run(rounds=3, callbacks=[watcher])
+    assert watcher.took_part == [[0, 1, 2], [0, 2], [0, 1, 2]]
+
+
+def test_flower_keeps_answers_for_longer_than_the_server_waits_for_them(federation):
+    federation.run(rounds=1)
+    assert min(federation.post.lifetimes) > 2 * federation.settings.timeout
+
+
+def test_a_node_that_does_not_answer_in_time_is_left_out_of_the_round(federation, caplog):
     collect = federation.post.collect
 
     def collect_others(numbers):
@@ -113,12 +197,12 @@ def test_a_node_that_does_not_answer_in_time_is_left_out_of_the_round(federation
 
     federation.post.collect = collect_others
     watcher = Participants()
-    with pytest.warns(UserWarning, match=r"client 1 is missing from round 1: it did not answer within 0.5 s"):
+    with prints(caplog, r"client 1 is missing from round 1: it did not answer within 0.5 s"):
         federation.run(rounds=1, callbacks=[watcher])
     assert watcher.took_part == [[0, 2]]
 
 
-def test_a_round_that_goes_on_without_a_client_is_exactly_the_round_of_the_others(federation):
+def test_a_round_that_goes_on_without_a_client_is_exactly_the_round_of_the_others(federation, caplog):
     class Others(ClassesPerClient):
         def assign(self, labels, seed):
             return super().assign(labels, seed)[:2]
@@ -127,7 +211,7 @@ def test_a_round_that_goes_on_without_a_client_is_exactly_the_round_of_the_other
     expected, _ = federate(Net(), partition=Others(3, 2), server=make_server(), rounds=1)
     watcher = Participants({0: lambda: federation.post.answers.pop(2)})
     torch.manual_seed(0)
-    with pytest.warns(UserWarning, match="client 2"):
+    with prints(caplog, "client 2"):
         state, _ = federation.run(rounds=1, callbacks=[watcher])
     assert identical(state, dict(expected.state_dict()))
 
@@ -157,10 +241,10 @@ def test_a_run_that_waits_in_vain_says_why_nodes_did_not_answer(federation):
         federation.run(rounds=1)
 
 
-def test_fewer_than_min_clients_stop_the_run(tmp_path):
+def test_fewer_than_min_clients_stop_the_run(tmp_path, caplog):
     with Federation(Net, lambda: make_server(min_clients=3), PARTITION, tmp_path, nodes=3) as federation:
         watcher = Participants({1: lambda: federation.post.answers.pop(0)})
-        with pytest.raises(Exception, match="min_clients=3"), pytest.warns(UserWarning, match="client 0 is missing"):
+        with pytest.raises(Exception, match="min_clients=3"), prints(caplog, "client 0 is missing"):
             federation.run(rounds=2, callbacks=[watcher])
 
 
@@ -247,21 +331,21 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_node_that_does_not_fit_is_refused_by_name(name, federation):
+def test_a_node_that_does_not_fit_is_refused_by_name(name, federation, caplog):
     changes, reason = REFUSED[name]
     introduced(federation, 2, **changes)
     federation.settings = replace(federation.settings, wait=0.3)
     with (
         pytest.raises(MisconfigurationError, match=rf"1 of 3 clients are missing \(2\); node 2 is refused: {reason}"),
-        pytest.warns(UserWarning, match=f"node 2 is refused: {reason}"),
+        prints(caplog, f"node 2 is refused: {reason}"),
     ):
         federation.run()
 
 
-def test_a_node_with_another_model_is_refused_by_name(federation):
+def test_a_node_with_another_model_is_refused_by_name(federation, caplog):
     introduced(federation, 2, model={"layers.0.weight": ["float32", [9, 6]]})
     watcher = Participants()
-    with pytest.warns(UserWarning, match=r"node 2 is refused: its model differs: layers.0.weight is float32 \[9, 6\]"):
+    with prints(caplog, r"node 2 is refused: its model differs: layers.0.weight is float32 \[9, 6\]"):
         federation.run(rounds=1, callbacks=[watcher])
     assert watcher.took_part == [[0, 1]]
 

@@ -5,6 +5,7 @@ import pytest
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fl_lightning[flower]'")
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict  # noqa: E402
+from flwr.proto.node_pb2 import NodeInfo  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from fl_lightning.flower.grid import GridPost, from_records, to_records  # noqa: E402
@@ -21,8 +22,8 @@ class LoopbackGrid:
         self.fails = fails
         self.sent: dict[str, Message] = {}
 
-    def get_node_ids(self):
-        return [5]
+    def get_nodes(self):
+        return [NodeInfo(node_id=5, last_activated_at="2026-01-01T00:00:00")]
 
     def push_messages(self, messages):
         for message in messages:
@@ -51,7 +52,7 @@ def test_a_packet_passes_through_records_unchanged():
 
 def test_a_packet_passes_through_the_grid():
     post = GridPost(LoopbackGrid())
-    assert post.nodes() == {5}
+    assert post.nodes() == {5: "2026-01-01T00:00:00"}
     number = post.send(5, "train", PACKET, 10.0)
     assert post.collect(["other"]) == {}
     assert post.collect([number]) == {number: PACKET}
