@@ -30,7 +30,7 @@ from fl_lightning.reports.curves import Curve, band
 from fl_lightning.reports.figures import PALETTE
 
 COLOURS = PALETTE["light"]
-#: files of a run that are of no use without its checkpoints
+#: files of a run that a comparison does not read
 NOT_KEPT = ("run.lock", "fit.log")
 
 
