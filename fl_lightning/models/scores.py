@@ -42,6 +42,10 @@ class _Tally(MulticlassStatScores):
         self.add_state("table", torch.zeros(num_classes, num_classes, dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("total", torch.tensor(0.0), dist_reduce_fx="sum")
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A group sets some forty attributes per batch. A module would search each of them for parameters and layers.
+        object.__setattr__(self, name, value)
+
     def update(self, logits: Tensor, labels: Tensor) -> None:
         """Count a batch."""
         pairs = labels * self._classes + logits.argmax(dim=1)

@@ -61,6 +61,19 @@ class ModelStack:
                 self.buffers[name][group.where] = value
         return losses
 
+    def descend(self, step: ClientStep, group: Group, rate: float) -> Tensor | None:
+        """Move all clients by gradient descent, and return their losses; None if that takes a separate step."""
+        if group.where is not None:
+            return None
+        parameters = {name: value.detach() for name, value in self.parameters.items()}
+        result = step.descend(parameters, self.buffers, self.constants, group.batch, rate)
+        if result is None:
+            return None
+        self.buffers, losses = result
+        for parameter in self.parameters.values():  # an optimiser leaves parameters without a gradient where they are
+            parameter.grad = None
+        return losses
+
     def change_gradients(self, callback: ClientCallback, own: StateDict) -> None:
         """Let a callback change the gradients of all clients, given the stacked tensors that differ between them."""
         gradients = {name: value.grad for name, value in self.parameters.items() if value.grad is not None}

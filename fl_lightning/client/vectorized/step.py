@@ -14,7 +14,7 @@ from fl_lightning._lightning.attributes import describe_attributes, first_change
 from fl_lightning._lightning.names import LightningModule
 from fl_lightning._lightning.stateless import NeedsTrainerError, stateless_copy
 from fl_lightning._lightning.training_step import takes_batch_index, training_loss
-from fl_lightning.client.vectorized.recording import record
+from fl_lightning.client.vectorized.recording import move_parameters, record
 from fl_lightning.client.vectorized.requirements import CannotVectorizeError
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.state import StateDict
@@ -26,6 +26,8 @@ Result = tuple[StateDict, StateDict, Tensor]
 #: as 50 steps of a small network, so it must not be done for a shape that hardly ever occurs.
 _RUNS_BEFORE_RECORDING = 30
 _MAX_RECORDINGS = 8
+#: how many steps of gradient descent are kept; the oldest is recorded again if it is needed once more
+_MAX_DESCENTS = 32
 
 
 class ClientStep:
@@ -43,6 +45,7 @@ class ClientStep:
         self._wrapper = _TrainingStep(self.module)
         self._runs: dict[Any, int] = {}
         self._recordings: dict[Any, Callable[..., Result]] = {}
+        self._descents: dict[Any, Callable[..., Result] | None] = {}
         self._can_record = True
         #: whether the training step depends on the number of the batch
         self.reads_index = _reads_batch_index(type(module).training_step)
@@ -60,9 +63,7 @@ class ClientStep:
             batch: one batch per client, stacked.
             index: number of the batch in the local epoch.
         """
-        leaves, structure = tree_flatten(batch)
-        shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        key = (tuple(parameters), tuple(buffers), tuple(constants), str(structure), shapes)
+        key = _key(parameters, buffers, constants, batch)
         if key in self._recordings:
             with torch.no_grad():
                 return self._recordings[key](parameters, buffers, constants, batch)
@@ -75,6 +76,62 @@ class ClientStep:
         ):
             self._recordings[key] = self._record(parameters, buffers, constants, batch)
         return self._run(parameters, buffers, constants, batch, index)
+
+    def descend(
+        self, parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any, rate: float
+    ) -> tuple[StateDict, Tensor] | None:
+        """Move the parameters by gradient descent, and return the clients' buffers after the step and their losses.
+
+        Gradients are added to the parameters while they are computed, so the result differs from separate steps by
+        rounding. Whether this is possible depends on the step and its shapes only, and not on what ran before, so that
+        a resumed run repeats every bit.
+
+        Args:
+            parameters: the trained parameters, stacked; they are changed in place.
+            buffers: as in a call of the step, like the following two.
+            constants: see above.
+            batch: see above.
+            rate: the learning rate.
+
+        Returns:
+            None if the step cannot be recorded. Then nothing has changed.
+        """
+        if self.reads_index or not self._can_record:
+            return None
+        key = _key(parameters, buffers, constants, batch)
+        if key not in self._descents:
+            if len(self._descents) == _MAX_DESCENTS:
+                del self._descents[next(iter(self._descents))]
+            self._descents[key] = self._record_descent(parameters, buffers, constants, batch)
+        descent = self._descents[key]
+        if descent is None:
+            return None
+        with torch.no_grad():
+            _, buffers, losses = descent(parameters, buffers, constants, batch, -rate)
+        return buffers, losses
+
+    def _record_descent(
+        self, parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any
+    ) -> Callable[..., Result] | None:
+        """Return a recording that moves the parameters, or None if it does not move them as the step's gradients do."""
+
+        def step(
+            parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any, negative_rate: float
+        ) -> Result:
+            return self._run(parameters, buffers, constants, batch, 0)
+
+        moved = _copies(parameters)
+        try:
+            recording = record(step, parameters, _copies(buffers), constants, batch, -1.0)
+            move_parameters(recording, len(parameters))
+            with torch.no_grad():
+                recording(moved, _copies(buffers), constants, batch, -1.0)
+        except Exception:
+            self._can_record = False
+            return None
+        gradients, *_ = self._run(parameters, _copies(buffers), constants, batch, 0)
+        same = [_close(moved[name], value - gradients[name]) for name, value in parameters.items()]
+        return recording if torch.stack(same).all() else None  # the host waits for a GPU, once per recording
 
     def _run(self, parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any, index: int) -> Result:
         gradients, (buffers, losses) = self._vectorized(parameters, buffers, constants, batch, index)
@@ -89,7 +146,7 @@ class ClientStep:
             return self._run(parameters, buffers, constants, batch, 0)
 
         def on_copies(function: Callable[..., Any]) -> Any:
-            return function(parameters, {name: value.clone() for name, value in buffers.items()}, constants, batch)
+            return function(parameters, _copies(buffers), constants, batch)
 
         try:
             recording = on_copies(partial(record, step))
@@ -150,6 +207,17 @@ class ClientStep:
         return gradients, {name.removeprefix("module."): value for name, value in buffers.items()}
 
 
+def _key(parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any) -> Any:
+    """Return what a recording depends on."""
+    leaves, structure = tree_flatten(batch)
+    shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+    return tuple(parameters), tuple(buffers), tuple(constants), str(structure), shapes
+
+
+def _copies(tensors: StateDict) -> StateDict:
+    return {name: value.clone() for name, value in tensors.items()}
+
+
 class _TrainingStep(nn.Module):
     """Makes a module's ``training_step`` its ``forward``, which is what ``functional_call`` calls."""
 
@@ -177,12 +245,13 @@ def _reads_batch_index(training_step: Callable[..., Any]) -> bool:
     return any(value == name or (isinstance(value, tuple) and name in value) for value in read)
 
 
-def _close(found: Tensor, expected: Tensor) -> bool:
+def _close(found: Tensor, expected: Tensor) -> Tensor:
     """Return whether two tensors differ by rounding only, which is coarse under autocast."""
     if not torch.is_autocast_enabled(found.device.type):
-        return torch.allclose(found, expected, rtol=1e-3, atol=1e-5, equal_nan=True)
-    largest = float(expected.nan_to_num().abs().max()) if expected.numel() else 0.0
-    return torch.allclose(found, expected, rtol=0.05, atol=0.05 * largest, equal_nan=True)
+        return torch.isclose(found, expected, rtol=1e-3, atol=1e-5, equal_nan=True).all()
+    largest = expected.nan_to_num().abs().max() if expected.numel() else expected.new_zeros(())
+    close = (found - expected).abs() <= 0.05 * (expected.abs() + largest)
+    return (close | (found.isnan() & expected.isnan())).all()
 
 
 def _explanation(error: Exception) -> str:

@@ -15,6 +15,7 @@ from fl_lightning.client.callback import ClientCallback, Progress, overrides
 from fl_lightning.client.failures import describe_error, lost_client
 from fl_lightning.client.participants import KeyedCallbacks, Participants, keyed_callbacks
 from fl_lightning.client.vectorized.batches import CohortBatches, check_batch
+from fl_lightning.client.vectorized.descent import is_gradient_descent
 from fl_lightning.client.vectorized.requirements import (
     CannotVectorizeError,
     autocast,
@@ -162,20 +163,25 @@ class VectorizedTraining:
         def clients_done() -> float:
             return len(clients) * steps_done / max(batches.num_steps)
 
+        descends = self._clip_value is None and is_gradient_descent(optimizer, stack, callbacks[0])
         for number, groups in enumerate(batches):
-            for group in groups:
-                with self._autocast:
-                    loss = stack.take_gradients(self._step, group).to(losses)
-                losses = losses + loss if group.where is None else losses.index_add(0, group.where, loss)
-            for (_, callback), tensors in zip(callbacks[0], own, strict=True):
-                if overrides(callback, "on_gradients"):
-                    stack.change_gradients(callback, tensors)
-            self._clip(optimizer)
             active = [row for group in groups for row in group.rows]
             progress = Progress(*divmod(number, batches.num_batches[0]), batches.num_batches[0])
             with _changed_rates(optimizer, [callbacks[row] for row in active], progress):
+                rate = float(optimizer.param_groups[0]["lr"])
+                for group in groups:
+                    with self._autocast:
+                        loss = stack.descend(self._step, group, rate) if descends else None
+                        if loss is None:
+                            loss = stack.take_gradients(self._step, group)
+                        loss = loss.to(losses)
+                    losses = losses + loss if group.where is None else losses.index_add(0, group.where, loss)
+                for (_, callback), tensors in zip(callbacks[0], own, strict=True):
+                    if overrides(callback, "on_gradients"):
+                        stack.change_gradients(callback, tensors)
+                self._clip(optimizer)
                 for row in active:
-                    rates[row] = float(optimizer.param_groups[0]["lr"])
+                    rates[row] = rate
                     for _, callback in callbacks[row]:
                         callback.on_step(optimizer)
                 optimizer.step()
