@@ -1,7 +1,7 @@
 """Local training of many clients at once."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from fl_lightning.client.vectorized.requirements import (
     check_optimizers,
     check_settings,
 )
+from fl_lightning.client.vectorized.shared_settings import changed_rates, frozen_parameters, start_clients
 from fl_lightning.client.vectorized.stack import ModelStack
 from fl_lightning.client.vectorized.step import ClientStep
 from fl_lightning.core.errors import MisconfigurationError
@@ -167,7 +168,7 @@ class VectorizedTraining:
         for number, groups in enumerate(batches):
             active = [row for group in groups for row in group.rows]
             progress = Progress(*divmod(number, batches.num_batches[0]), batches.num_batches[0])
-            with _changed_rates(optimizer, [callbacks[row] for row in active], progress):
+            with changed_rates(optimizer, [callbacks[row] for row in active], progress):
                 rate = float(optimizer.param_groups[0]["lr"])
                 for group in groups:
                     with self._autocast:
@@ -219,14 +220,14 @@ class VectorizedTraining:
         module = self._step.module
         for name, parameter in self._parameters.items():
             parameter.requires_grad_(name in self._trainable)
-        frozen = _frozen(module, callbacks)
+        frozen = frozen_parameters(module, callbacks)
         for name in frozen:
             self._parameters[name].requires_grad_(False)
         trained = [name for name in self._used if name not in frozen]
         stack = ModelStack(module, trained, [round.start_of(client) for client in clients])
         (optimizer,), schedulers = configured_optimizers(module)
         names = {id(parameter): name for name, parameter in self._parameters.items()}
-        _start_clients(module, optimizer, callbacks, generators)
+        start_clients(module, optimizer, callbacks, generators)
         for group in optimizer.param_groups:
             group["params"] = [
                 stack.parameters[names[id(parameter)]]
@@ -283,70 +284,10 @@ def _names(module: nn.Module) -> dict[str, str]:
     return {name: kept[id(value)] for name, value in state.items()}
 
 
-def _frozen(module: LightningModule, clients: Sequence[KeyedCallbacks]) -> set[str]:
-    """Return the parameters that the clients' callbacks freeze, which must be the same for all clients."""
-    frozen = [{name for _, callback in callbacks for name in callback.frozen(module)} for callbacks in clients]
-    if any(names != frozen[0] for names in frozen):
-        raise _differ("freezes different parameters for different clients")
-    return frozen[0]
-
-
-def _start_clients(
-    module: LightningModule,
-    optimizer: Optimizer,
-    clients: Sequence[KeyedCallbacks],
-    generators: Sequence[Generators],
-) -> None:
-    """Call ``on_client_start`` for every client. All get the same optimiser, and must leave it with equal settings."""
-    if not any(clients):
-        return
-    configured, left = _settings(optimizer), None
-    for callbacks, own_generators in zip(clients, generators, strict=True):
-        for group, settings in zip(optimizer.param_groups, configured, strict=True):
-            group.update(settings)
-        with own_generators:
-            for _, callback in callbacks:
-                callback.on_client_start(module, [optimizer])
-        if left is not None and _settings(optimizer) != left:
-            raise _differ("gives clients different settings of the optimiser")
-        left = _settings(optimizer)
-
-
-def _settings(optimizer: Optimizer) -> list[dict[str, Any]]:
-    return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-
-
-def _differ(what: str) -> CannotVectorizeError:
-    return CannotVectorizeError(f"a callback {what}")
-
-
 def _stacked_tensors(callbacks: Sequence[tuple[str, ClientCallback]]) -> dict[str, Tensor]:
     """Stack the tensors that differ between clients, given each client's copy of one callback."""
     own = [callback.own_tensors() for _, callback in callbacks]
     return {name: torch.stack([tensors[name] for tensors in own]) for name in own[0]}
-
-
-@contextmanager
-def _changed_rates(optimizer: Optimizer, clients: Sequence[KeyedCallbacks], progress: Progress) -> Iterator[None]:
-    """Let the clients' callbacks change the learning rates for one step."""
-    if not any(overrides(callback, "learning_rate") for _, callback in clients[0]):
-        yield
-        return
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        changed = {_changed_rate(rate, callbacks, progress) for callbacks in clients}
-        if len(changed) > 1:
-            raise _differ("gives clients different learning rates")
-        group["lr"] = changed.pop()
-    yield
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
-
-
-def _changed_rate(rate: float, callbacks: KeyedCallbacks, progress: Progress) -> float:
-    for _, callback in callbacks:
-        rate = callback.learning_rate(rate, progress)
-    return rate
 
 
 def _advance(schedulers: Sequence[Any], interval: str) -> None:
