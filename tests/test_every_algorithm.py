@@ -182,7 +182,7 @@ COMBINATIONS = [
 ]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(("algorithm", "part"), COMBINATIONS)
 def test_every_algorithm_works_with_every_other_part(algorithm, part):
     start = {name: value.clone() for name, value in fitting_model(algorithm).state_dict().items()}
