@@ -1,9 +1,11 @@
 """Fixtures. Heavy imports are inside them, because pytest-xdist's controller loads this file but runs no test."""
 
+import atexit
 import gc
 import os
 from collections import Counter
-from functools import cache
+from functools import cache, partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -35,16 +37,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Import the test files without the garbage collector, which from then on rarely looks at what is old.
+    """Import the test files without the garbage collector, which from then on ignores what they have imported.
 
-    Runs collect the garbage of their clients themselves. A collection of everything takes as long as many tests.
+    Runs collect the garbage of their clients themselves. A collection of everything takes as long as many tests, and
+    a forked process would copy the memory that it looks at.
     """
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.set_threshold(700, 10, 500)
         gc.enable()
+
+
+@pytest.fixture(scope="session")
+def _freeze():
+    """Return ``gc.freeze``, and let runs collect only new garbage.
+
+    A run would unfreeze everything at its end, and a collection would then look at everything again.
+    """
+    from fl_lightning.client import trainers, training
+
+    atexit.register(gc.unfreeze)  # or extension modules report leaks
+    trainers.gc = SimpleNamespace(collect=partial(gc.collect, 1))
+    training.gc = SimpleNamespace(freeze=lambda: None, unfreeze=lambda: None)
+    return gc.freeze
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collected(_freeze):
+    """Free what the tests of a file leave in reference cycles, and let the collector ignore what remains."""
+    yield
+    gc.collect()
+    _freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -53,6 +79,24 @@ def _entry_points_read_once():
     from lightning_fabric.utilities import registry
 
     registry.entry_points = cache(registry.entry_points)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _pictures_drawn_once():
+    """Draw the picture of each partition once, not in every run that has one."""
+    from fl_lightning.data.ownership import picture
+
+    draw = picture.partition_image
+    drawn: dict[str, np.ndarray] = {}
+
+    def partition_image(ownership) -> np.ndarray:
+        tables = [None if table is None else table.tolist() for table in (ownership.sizes, ownership.counts)]
+        key = repr((ownership.source, ownership.partition, ownership.clients.tolist(), tables))
+        if key not in drawn:
+            drawn[key] = draw(ownership)
+        return drawn[key].copy()
+
+    picture.partition_image = partition_image
 
 
 @pytest.fixture(autouse=True)
@@ -88,8 +132,8 @@ def data():
     return blobs()
 
 
-@pytest.fixture(scope="session")
-def parser():
+@pytest.fixture(scope="session", autouse=True)
+def _one_parser():
     """Let the commands of all tests share one parser."""
     from tests.cli.mutations.running import one_parser
 
@@ -98,7 +142,7 @@ def parser():
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys, parser):
+def run(tmp_path, monkeypatch, capsys):
     """Return a function that runs the command in an empty folder and returns its exit code and what it printed."""
     from fl_lightning.cli.main import main
 

@@ -58,6 +58,11 @@ class Finished:
 
 def fl_lightning(*arguments: object, folder: Path = REPOSITORY, timeout: int = 240) -> Finished:
     """Run the command in a forked process, because a new one would take 8 seconds to import Lightning."""
+    from fl_lightning.cli.commands import COMMANDS, STANDALONE_COMMANDS
+    from tests.cli.mutations.running import fill_parser
+
+    if arguments[0] in COMMANDS.keys() - STANDALONE_COMMANDS.keys():
+        fill_parser(str(arguments[0]))
     with tempfile.TemporaryDirectory() as temporary:
         files = [Path(temporary, name) for name in ("stdout", "stderr")]
         process = multiprocessing.get_context("fork").Process(

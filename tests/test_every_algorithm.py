@@ -41,7 +41,7 @@ from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import IID, AllClients, ClassesPerClient, RandomClients, SequentialClients
 from fl_lightning.transforms import QSGD, BernoulliMask, TopK
 from tests.kill import Kill
-from tests.toys import federate, identical, random_state, random_updates
+from tests.toys import Blobs, federate, identical, random_state, random_updates
 
 
 class Images(LightningModule):
@@ -156,7 +156,8 @@ def run(algorithm, module=None, partition=None, selection=None, weighting="sampl
     )
     federated, trainer = federate(
         module or fitting_model(algorithm),
-        partition=partition or ClassesPerClient(6, 2),
+        options.pop("source", None) or Blobs(batch_size=16),
+        partition or ClassesPerClient(6, 2),
         selection=selection,
         server=server,
         callbacks=options.pop("server_callbacks", ()),
@@ -182,7 +183,7 @@ COMBINATIONS = [
 ]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(("algorithm", "part"), COMBINATIONS)
 def test_every_algorithm_works_with_every_other_part(algorithm, part):
     start = {name: value.clone() for name, value in fitting_model(algorithm).state_dict().items()}

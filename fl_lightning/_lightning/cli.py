@@ -40,6 +40,10 @@ class CommandParser(LightningArgumentParser):
         """Add one more command to the group."""
         self._commands.add_subcommand(name, parser, help=parser.description)
 
+    def dump(self, *args: Any, **kwargs: Any) -> str:
+        """Return a configuration as text, without checking it: it was checked when it was parsed."""
+        return super().dump(*args, **(kwargs | {"skip_validation": True}))
+
     @property
     def has_commands(self) -> bool:
         """Whether this is the parser of the program, not the parser of a command or of a class."""

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -12,6 +13,7 @@ from torchmetrics import MeanMetric
 from fl_lightning import LocalTraining
 from fl_lightning.aggregation import FedBN, FedDyn, Scaffold
 from fl_lightning.callbacks import ClientCallback, FederatedServer
+from fl_lightning.client import training
 from fl_lightning.core.errors import MisconfigurationError, RoundFailedError
 from fl_lightning.data import IID
 from fl_lightning.transforms import BernoulliMask
@@ -188,3 +190,16 @@ def test_the_callbacks_of_a_client_are_freed_before_the_next_one_starts():
         gc.enable()
     assert len(CountsLiving.living) > 1
     assert not any(CountsLiving.living)
+
+
+def test_the_garbage_collector_ignores_what_existed_before_the_first_client_until_the_run_ends(monkeypatch):
+    events = []
+
+    class TellsStart(ClientCallback):
+        def on_client_start(self, module, optimizers):
+            events.append("client")
+
+    for name in ("freeze", "unfreeze"):
+        monkeypatch.setattr(training.gc, name, partial(events.append, name))
+    federate(partition=IID(2), server=FederatedServer(client=LocalTraining(callbacks=[TellsStart()])), rounds=1)
+    assert events == ["freeze", "client", "client", "unfreeze"]

@@ -1,6 +1,6 @@
-"""A quick stand-in for ``fl-lightning fit``: FOLDER ROUNDS [fail|hang] [--ckpt_path FILE].
+"""A quick stand-in for ``fl-lightning fit``: FOLDER ROUNDS [fail|hang|late] [--ckpt_path FILE].
 
-It fails or hangs after two rounds if asked to.
+It fails or hangs after two rounds, or begins late, if asked to.
 """
 
 import os
@@ -16,6 +16,8 @@ resumed = "--ckpt_path" in rest
 first = int(last.read_text()) if resumed else 0
 print(f"threads {os.environ['OMP_NUM_THREADS']}, from round {first}", flush=True)
 last.parent.mkdir(exist_ok=True)
+if "late" in rest:
+    time.sleep(0.6)
 for number in range(first, int(rounds)):
     if not resumed and number == 2 and "fail" in rest:
         print("\rRound 3 | bar\rRound 3 | bar\nValueError: too bad", flush=True)

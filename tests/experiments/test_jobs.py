@@ -123,7 +123,7 @@ def test_a_folder_in_which_another_process_runs_is_refused(task):
 
 def test_progress_is_printed_in_lines_without_a_terminal(task, capsys, monkeypatch):
     monkeypatch.setattr(jobs, "_PROGRESS_INTERVAL", 0.0)
-    run_all([task("a")], 1)
+    run_all([task("a", "late")], 1)
     out = capsys.readouterr().out
     assert "0 of 1 runs, 0 of 4 rounds" in out
     assert "[1/1] a, seed 1: 4 rounds" in out

@@ -68,6 +68,7 @@ def simulated(name: str, rounds: int = 3, **options):
     return dict(module.state_dict()), trainer
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", CASES)
 def test_nodes_give_the_same_bits_as_the_simulation(name, tmp_path):
     expected, expected_trainer = simulated(name)

@@ -68,3 +68,10 @@ def test_no_step_and_no_client_makes_the_host_wait_for_the_gpu(case, result):
     found = result("budget", case)
     assert not {"step", "client"} & set(found["small"]["waits"]), found["small"]["events"]
     assert found["small"]["waits"] == found["large"]["waits"]
+
+
+@pytest.mark.parametrize("case", ["FedProx", "FedNNNN, all clients at once"])
+def test_the_host_waits_for_the_gpu_once_per_round(case, result):
+    run = result("budget", case)["large"]  # has two rounds
+    assert set(run["waits"]) == {"setup", "round", "validation"}, run["events"]
+    assert run["waits"]["round"] == 2, run["events"]

@@ -4,7 +4,8 @@ import io
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
@@ -51,6 +52,20 @@ def one_parser() -> Iterator[None]:
         yield
     finally:
         del FederatedCLI.setup_parser
+
+
+@cache
+def fill_parser(command: str) -> None:
+    """Fill the parser that the calls of a command share, so that forked processes need not do it."""
+    from fl_lightning._lightning.cli import ParseOnly
+    from fl_lightning.cli.app import FederatedCLI
+    from fl_lightning.core.errors import MisconfigurationError
+
+    class Parsed(ParseOnly, FederatedCLI):
+        pass
+
+    with suppress(MisconfigurationError):  # there is no model
+        Parsed([command])
 
 
 class _Hang(BaseException):

@@ -10,18 +10,10 @@ from pytorch_lightning import Callback, LightningDataModule, LightningModule
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities.rank_zero import rank_zero_info
 
-from tests.other_lightning.process import run_program, stop_server
+from tests.other_lightning.process import run_program
 from tests.runs import REPOSITORY
-from tests.turns import turn
 
 OURS = REPOSITORY / "fl_lightning" / "_lightning"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _server(tmp_path_factory):
-    with turn(tmp_path_factory):
-        yield
-        stop_server()
 
 
 def imported_names(file: Path) -> list[set[tuple[str, str]]]:
