@@ -5,7 +5,8 @@ TREE := .venv/tree
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Return freed memory to the system, so that two test processes and what they start fit into 2.5 GB.
 # One process begins with the first half of the tests, the other one with the second, so the tests of a file share fixtures.
-PYTEST := MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=1000000 $(BIN)/python -m pytest -n auto --dist worksteal
+# Processes that tests start use the bytecode that the first one has compiled, whatever the environment says.
+PYTEST := PYTHONDONTWRITEBYTECODE= MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=1000000 $(BIN)/python -m pytest -n auto --dist worksteal
 
 # Reuses the packages of .venv, so that torch is installed once.
 THIRDPARTY := .venv-thirdparty
