@@ -44,6 +44,12 @@ def test_a_job_in_the_background_goes_on_ignoring_ctrl_c(handlers):
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
+def test_the_command_imports_little_before_it_handles_signals():
+    code = "import sys, fl_lightning.cli.main; print([m for m in ('yaml', 'fl_lightning.cli.dispatch') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY)
+    assert result.stdout == "[]\n", result.stderr
+
+
 def started(code, *arguments, **environment):
     """Start Python code in a process that heeds Ctrl-C, and wait until it has printed a line."""
     process = subprocess.Popen(
