@@ -2,7 +2,7 @@
 
 import sys
 
-from fl_lightning.cli.signals import describe, end_at_once, exit_code
+from fl_lightning.cli.signals import EXIT_CODES, describe, end_at_once, end_without_teardown, exit_code
 
 
 def main(args: list[str] | None = None) -> None:
@@ -22,10 +22,15 @@ def main(args: list[str] | None = None) -> None:
     if args is None:
         follow_parent()
     try:
-        run_command(args)
-    except KeyboardInterrupt as interrupt:
-        print(f"{describe(interrupt)}.", file=sys.stderr)
-        sys.exit(exit_code(interrupt))
-    finally:
-        if args is None:
-            end_at_once()
+        try:
+            run_command(args)
+        except KeyboardInterrupt as interrupt:
+            print(f"{describe(interrupt)}.", file=sys.stderr)
+            sys.exit(exit_code(interrupt))
+        finally:
+            if args is None:
+                end_at_once()
+    except SystemExit as exit:
+        if args is None and exit.code in EXIT_CODES:
+            end_without_teardown(exit.code)
+        raise
