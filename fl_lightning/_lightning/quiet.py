@@ -8,6 +8,10 @@ from contextlib import contextmanager
 
 from lightning_utilities.core import rank_zero
 
+_IRRELEVANT = (
+    r"💡 Tip|TPU available|`Trainer.fit` stopped|\nDetected KeyboardInterrupt|(\[rank: \d+\] )?Received SIGTERM"
+)
+
 
 @contextmanager
 def without_announcements() -> Iterator[None]:
@@ -43,5 +47,7 @@ def _is_warning(record: logging.LogRecord) -> bool:
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:
-    irrelevant = r"💡 Tip|TPU available|`Trainer.fit` stopped|\nDetected KeyboardInterrupt|(\[rank: \d+\] )?Received SIGTERM"
+    irrelevant = (
+        r"💡 Tip|TPU available|`Trainer.fit` stopped|\nDetected KeyboardInterrupt|(\[rank: \d+\] )?Received SIGTERM"
+    )
     return not re.match(irrelevant, record.getMessage())

@@ -53,9 +53,9 @@ def test_a_job_in_the_background_goes_on_ignoring_ctrl_c(handlers):
 
 
 def test_the_command_imports_little_before_it_handles_signals():
-    code = "import sys, fl_lightning.cli.main; print([m for m in ('yaml', 'fl_lightning.cli.dispatch') if m in sys.modules])"
+    code = "import sys, fl_lightning.cli.main; print({'yaml', 'fl_lightning.cli.dispatch'} & sys.modules.keys())"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY)
-    assert result.stdout == "[]\n", result.stderr
+    assert result.stdout == "set()\n", result.stderr
 
 
 def started(code, *arguments, **environment):
