@@ -8,6 +8,10 @@ from contextlib import contextmanager
 
 from lightning_utilities.core import rank_zero
 
+_IRRELEVANT = (
+    r"💡 Tip|TPU available|`Trainer.fit` stopped|\nDetected KeyboardInterrupt|(\[rank: \d+\] )?Received SIGTERM"
+)
+
 
 @contextmanager
 def without_announcements() -> Iterator[None]:
@@ -29,6 +33,8 @@ def silence_irrelevant_messages() -> None:
     _logger().addFilter(_is_relevant)
     for copy in ("lightning_fabric", "lightning.fabric"):
         logging.getLogger(f"{copy}.utilities.seed").setLevel(logging.WARNING)
+    for copy in ("pytorch_lightning", "lightning.pytorch"):
+        logging.getLogger(f"{copy}.trainer.connectors.signal_connector").addFilter(_is_relevant)
 
 
 def _logger() -> logging.Logger:
@@ -41,4 +47,7 @@ def _is_warning(record: logging.LogRecord) -> bool:
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:
-    return not re.match("💡 Tip|TPU available|`Trainer.fit` stopped|\nDetected KeyboardInterrupt", record.getMessage())
+    irrelevant = (
+        r"💡 Tip|TPU available|`Trainer.fit` stopped|\nDetected KeyboardInterrupt|(\[rank: \d+\] )?Received SIGTERM"
+    )
+    return not re.match(irrelevant, record.getMessage())

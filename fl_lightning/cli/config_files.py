@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_lightning.core.errors import MisconfigurationError
-from fl_lightning.experiments.yaml_file import read_yaml_file
+from fl_lightning.experiments.yaml_file import quote_key, read_yaml_file
 
 #: keys of a mapping that names a class; they may hold an empty mapping
 _CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
@@ -51,7 +51,7 @@ def check_sections(path: Path, content: Any, known: Collection[str]) -> None:
         )
     for name, value in content.items():
         if not isinstance(name, str) or not name:
-            raise MisconfigurationError(f"{path} has the key {name!r}: use the name of a section or a setting")
+            raise MisconfigurationError(f"{path}: {quote_key(name)} is not a name: use that of a section or a setting")
         if name in sections and not isinstance(value, dict | str):  # a text is the path of a file
             raise MisconfigurationError(
                 f"{path}: {name} is {_kind(value)}, but it is a section: give it settings, or leave it out"
@@ -61,9 +61,9 @@ def check_sections(path: Path, content: Any, known: Collection[str]) -> None:
                 if f"{name}.{key}" == "server.client":
                     raise MisconfigurationError(f"{path}: server.client is set, but client is a section: move it there")
                 if inner in (None, {}) and name != "model" and not _is_known(f"{name}.{key}", settings):
-                    raise MisconfigurationError(f"{path}: '{name}.{key}' is not a setting: remove it")
+                    raise MisconfigurationError(f"{path}: {quote_key(f'{name}.{key}')} is not a setting: remove it")
         elif name not in sections and value in (None, {}) and not _is_known(name, known):
-            raise MisconfigurationError(f"{path}: '{name}' is not a section: remove it")
+            raise MisconfigurationError(f"{path}: {quote_key(name)} is not a section: remove it")
 
 
 def check_arguments(path: Path, content: Any, parsed: Any, key: str = "") -> None:
@@ -89,7 +89,7 @@ def check_arguments(path: Path, content: Any, parsed: Any, key: str = "") -> Non
             inside = f"{key}.{name}".lstrip(".")
             found = parsed.get(str(name).removesuffix("+"))
             if value == {} and found is None and key and name not in _CLASS_KEYS and key.endswith("init_args"):
-                raise MisconfigurationError(f"{path}: '{inside}' is not an argument: remove it")
+                raise MisconfigurationError(f"{path}: {quote_key(inside)} is not an argument: remove it")
             check_arguments(path, value, {} if found is None and name == "init_args" else found, inside)
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection
 
 from fl_lightning.cli.commands import COMMANDS
+from fl_lightning.experiments.yaml_file import quote_key
 
 #: jsonargparse's messages about an unknown option: on the command line, in a config, and of a class
 _UNKNOWN_OPTION = (
@@ -18,7 +19,7 @@ _UNKNOWN_OPTION = (
 
 def shorten_parser_error(message: str) -> str:
     """Shorten an error message from jsonargparse. The lines of any other message are only joined."""
-    message = _join_lines(message)
+    message = _hide_content(_join_lines(message))
     missing = re.fullmatch(rf"the following arguments are required: ((?:{'|'.join(COMMANDS)})\..+)", message)
     if missing:
         names = re.sub(rf"\b(?:{'|'.join(COMMANDS)})\.", "", missing.group(1))
@@ -93,6 +94,12 @@ def _concrete_subclasses(base: type) -> set[str]:
             names.add(subclass.__name__)
         names |= _concrete_subclasses(subclass)
     return names
+
+
+def _hide_content(message: str) -> str:
+    """Remove keys that are no names, and values with a structure: the parser may have read them from any file."""
+    message = re.sub(r"(?<=ption )'(.*?)'(?= is not accepted|$)", lambda found: quote_key(found.group(1)), message)
+    return re.sub(r"(Got value|Given value): [\[{].*?[\]}](?=$| - )", r"\1: this", message)
 
 
 def _join_lines(message: str) -> str:

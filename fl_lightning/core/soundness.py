@@ -1,12 +1,16 @@
 """Checks whether a client's update can be aggregated."""
 
 from collections.abc import Mapping
+from math import isfinite
 
 import torch
 from torch import Tensor
 
 from fl_lightning.core.state import StateLayout
 from fl_lightning.core.update import ClientUpdate, LostClient
+
+#: more samples cannot be counted in a tensor
+_MOST_SAMPLES = 2**63 - 1
 
 
 class SoundnessCheck:
@@ -63,8 +67,10 @@ class SoundnessCheck:
 
     def _mismatch(self, update: ClientUpdate) -> str | None:
         """Return what prevents the update from being aggregated, judging by everything but its values."""
-        if update.num_samples < 1:
-            return f"it has {update.num_samples} samples"
+        if not 1 <= update.num_samples <= _MOST_SAMPLES:  # NaN is in no range
+            return f"it has {str(update.num_samples)[:40]} samples"
+        if update.learning_rate is not None and not isfinite(update.learning_rate):
+            return "its learning rate is not finite"
         for name in self._required:
             if name not in update.state:
                 return f"its state lacks {name}"

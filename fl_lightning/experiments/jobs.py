@@ -26,7 +26,7 @@ from fl_lightning.experiments.table import format_duration
 
 #: the command of a run, without its arguments
 FIT = (sys.executable, "-m", "fl_lightning.cli", "fit")
-#: seconds that an interrupted run has to end on its own
+#: seconds that a run has to end on its own after SIGTERM
 _GRACE_PERIOD = 10.0
 #: seconds between two lines of progress if there is no terminal for a bar
 _PROGRESS_INTERVAL = 30.0
@@ -149,10 +149,15 @@ class _Process:
         self._events.Reload()
         return self._events.Scalars(ROUND_TAG)[-1].step + 1 if ROUND_TAG in self._events.Tags()["scalars"] else 0
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process and its children."""
+    def terminate(self) -> None:
+        """Ask the process to end. SIGINT would not do, because runs of a comparison in the background ignore it."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+            os.kill(self._process.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the process and its children."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait for the process to end."""
@@ -221,16 +226,16 @@ def run_all(tasks: Sequence[Task], jobs: int, launch: Launch = launch_fit) -> li
 
 
 def _stop(running: Sequence[_Process]) -> None:
-    """Interrupt all processes, and kill those that do not end in time. Their last complete round is always saved."""
+    """Terminate all processes, and kill those that do not end in time. Their last complete round is always saved."""
     for process in running:
-        process.signal(signal.SIGINT)
+        process.terminate()
     deadline = time.monotonic() + _GRACE_PERIOD
     try:
         for process in running:
             process.wait(max(deadline - time.monotonic(), 0.1))
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
         for process in running:
-            process.signal(signal.SIGKILL)
+            process.kill()
             process.wait()
 
 

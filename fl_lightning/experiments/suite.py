@@ -10,7 +10,7 @@ from fl_lightning.core.metric_names import smaller_is_better
 from fl_lightning.experiments.cells import Cell, Part, Position, Published, Suite
 from fl_lightning.experiments.references import find_circle, needed_cells
 from fl_lightning.experiments.suite_values import SuiteValues
-from fl_lightning.experiments.yaml_file import read_yaml_file
+from fl_lightning.experiments.yaml_file import quote_key, read_yaml_file
 
 _KEYS = (
     *("title", "base", "columns", "rows", "cells", "skip", "sweep", "x", "seeds", "metric", "targets"),
@@ -92,7 +92,7 @@ class _SuiteReader(SuiteValues):
     def suite(self, content: Any, seeds: int | None) -> Suite:
         for key in content if isinstance(content, dict) else ():
             if key not in _KEYS:
-                raise self.error(f"{key} is not a key of a suite: use {', '.join(_KEYS)}")
+                raise self.error(f"{quote_key(key)} is not a key of a suite: use {', '.join(_KEYS)}")
         if not isinstance(content, dict) or not content.get("rows"):
             raise self.error("there are no rows: add rows, for example {FedAvg: [algorithms/fedavg.yaml]}")
         metrics = self.metrics(content.get("metric", "val/accuracy"))

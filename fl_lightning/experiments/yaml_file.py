@@ -1,5 +1,6 @@
 """Reading YAML files of any origin. No message repeats a value from a file."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,11 @@ def read_yaml_file(path: Path) -> Any:
         raise MisconfigurationError(_too_deep(path)) from error
     _measure(content, path)
     return content
+
+
+def quote_key(key: object) -> str:
+    """Return a key for a message, unless it is no name: it may be a line of a file with passwords."""
+    return f"'{key}'" if re.fullmatch(r"[\w.+-]{1,60}", str(key)) else "one of its keys"
 
 
 def _measure(content: Any, path: Path) -> None:

@@ -252,14 +252,14 @@ def read_update(packet: Packet, client: int, got: StateDict, device: torch.devic
 
 def _read_fields(note: dict[str, Any], groups: dict[str, StateDict], client: int, got: StateDict) -> ClientUpdate:
     for name in ("num_samples", "num_bytes"):
-        if type(note[name]) is not int or note[name] < 0:
+        if not _is_count(note[name]):
             raise WireError(f"{name}={str(note[name])[:40]} is not a count")
     steps, rate, counts = note["num_steps"], note["learning_rate"], note["class_counts"]
-    if not (steps is None or (type(steps) is int and steps >= 0)):
+    if steps is not None and not _is_count(steps):
         raise WireError(f"num_steps={str(steps)[:40]} is not a count")
     if not (rate is None or isinstance(rate, float | int)):
         raise WireError(f"learning_rate={str(rate)[:40]} is not a number")
-    if counts is not None and not all(type(count) is int and count >= 0 for count in counts):
+    if counts is not None and not all(map(_is_count, counts)):
         raise WireError("its class counts are not counts")
     state = groups.get("state", {})
     update = ClientUpdate(
@@ -277,6 +277,10 @@ def _read_fields(note: dict[str, Any], groups: dict[str, StateDict], client: int
         memory={str(key): groups.get(f"{_MEMORY}{key}", {}) for key in note["memory"]},
     )
     return replace(update, state={name: update.state[name] for name in (*got, *state) if name in update.state})
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
 
 
 def entries_of(model: nn.Module) -> dict[str, list[Any]]:

@@ -25,7 +25,7 @@ def test_config_files_are_found_on_the_command_line(tmp_path, monkeypatch):
         ("client: {epoch: {}}", "c.yaml: 'client.epoch' is not a setting: remove it"),
         ("trainer: {unknown: null}", "c.yaml: 'trainer.unknown' is not a setting: remove it"),
         ("sever: {}", "c.yaml: 'sever' is not a section: remove it"),
-        ("1: 2", "c.yaml has the key 1: use the name of a section or a setting"),
+        ("1: 2", "c.yaml: '1' is not a name: use that of a section or a setting"),
         ("server: {client: {epochs: 2}}", "server.client is set, but client is a section: move it there"),
         ("server: {aggregator: {class_path: FedAvg, init_args: {a: {}}}}", "'server.aggregator.init_args.a' is not an"),
         (
@@ -57,3 +57,12 @@ def test_the_content_of_a_foreign_file_is_not_printed(run, option):
     assert code == 2
     assert secret not in out + err
     assert "root" not in err
+
+
+@pytest.mark.parametrize("option", ["--config", "--data", "--model", "--server.optimizer", "--data.source"])
+@pytest.mark.parametrize("text", ["root:$6$sesame:20228::\n", "password: sesame\n"])
+def test_neither_keys_that_are_no_names_nor_values_of_a_foreign_file_are_printed(run, tmp_path, option, text):
+    (tmp_path / "secret").write_text(text)
+    code, out, err = run("fit", "--config", "run.yaml", option, "secret")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "sesame" not in out + err

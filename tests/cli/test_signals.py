@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from fl_lightning.cli.signals import Terminated, are_installed, describe, end_at_once, exit_code, raise_interrupts
+from fl_lightning.cli.signals import (
+    EXIT_CODES,
+    Terminated,
+    are_installed,
+    describe,
+    end_at_once,
+    exit_code,
+    raise_interrupts,
+)
 from tests.runs import REPOSITORY
 
 CODES = [(signal.SIGINT, 130, "Interrupted"), (signal.SIGTERM, 143, "Terminated")]
@@ -42,6 +50,12 @@ def test_a_job_in_the_background_goes_on_ignoring_ctrl_c(handlers):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_at_once()
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_the_command_imports_little_before_it_handles_signals():
+    code = "import sys, fl_lightning.cli.main; print({'yaml', 'fl_lightning.cli.dispatch'} & sys.modules.keys())"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY)
+    assert result.stdout == "set()\n", result.stderr
 
 
 def started(code, *arguments, **environment):
@@ -152,3 +166,20 @@ def test_a_run_whose_comparison_has_already_died_does_not_start():
     environment = {**os.environ, "FL_LIGHTNING_PARENT": "1"}
     process = subprocess.run([sys.executable, "-c", code], env=environment, cwd=REPOSITORY)
     assert process.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("code", EXIT_CODES)
+def test_after_an_interrupt_exit_functions_run_but_modules_are_not_taken_apart(code):
+    program = f"""
+import atexit, os, sys
+from fl_lightning.cli import dispatch, main
+class Late:
+    def __del__(self):
+        print("torn down", flush=True)
+dispatch.late = Late()
+atexit.register(print, "exit function")
+dispatch.run_command = lambda args: sys.exit({code})
+main.main()
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=REPOSITORY)
+    assert (result.returncode, result.stdout) == (code, "exit function\n"), result.stderr

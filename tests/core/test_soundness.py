@@ -68,6 +68,9 @@ FAULTS = {
     "flag is of type torch.int64, not torch.bool": {"changes": {"flag": torch.tensor(1)}},
     "it has 0 samples": {"num_samples": 0},
     "it has -3 samples": {"num_samples": -3},
+    "it has nan samples": {"num_samples": torch.nan},
+    f"it has 1{'0' * 39} samples": {"num_samples": 10**400},
+    "its learning rate is not finite": {"learning_rate": torch.nan},
     "its loss is not finite": {"metrics": {"loss": torch.tensor(torch.nan)}},
     "extras['steps'] has shape [1], not []": {"extras": {"steps": torch.tensor([3.0])}},
     "'own' in the memory of Ditto is not finite": {

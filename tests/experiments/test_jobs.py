@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import signal
 import sys
 import time
 from types import SimpleNamespace
@@ -99,6 +100,26 @@ def test_an_interrupt_stops_the_processes_and_the_next_comparison_resumes_them(t
     assert run_all([hanging], 1) == []
     assert "from round 2" in log(hanging)
     assert read_run(hanging.folder.path).rounds == 4
+
+
+def test_runs_of_a_comparison_in_the_background_which_ignore_ctrl_c_end_too(task, monkeypatch):
+    monkeypatch.setattr(jobs, "_GRACE_PERIOD", 60.0)
+    hanging = task("a", "hang")
+
+    def terminate(seconds):
+        time.sleep(0.01)
+        if hanging.folder.checkpoint.is_file() and hanging.folder.checkpoint.read_text() == "2":
+            raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as the shell does for a job that is started with &
+    try:
+        monkeypatch.setattr(jobs, "time", SimpleNamespace(sleep=terminate, monotonic=time.monotonic))
+        begin = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            run_all([hanging], 1)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert time.monotonic() - begin < 50  # otherwise, the run hangs for 60 s
 
 
 def test_a_run_without_a_whole_round_starts_again(task):

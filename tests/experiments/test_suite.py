@@ -77,7 +77,7 @@ def test_published_values_are_given_by_metric_and_rounds_by_target(suite):
         ("rows: {A: [", "suite.yaml is not valid YAML"),
         ("just words", "there are no rows"),
         ({"title": "x"}, "there are no rows"),
-        ({"rows": {"A": []}, "seed": 1}, "seed is not a key of a suite: use title, base, columns, rows"),
+        ({"rows": {"A": []}, "seed": 1}, "'seed' is not a key of a suite: use title, base, columns, rows"),
         ({"rows": ["a.yaml"]}, "is not a mapping: give each entry a name"),
         ({"rows": {"A": ["nowhere.yaml"]}}, "rows.A: nowhere.yaml: there is no such file"),
         ({"rows": {"A": [3]}}, "rows.A: 3 is neither the path of a config nor a mapping"),

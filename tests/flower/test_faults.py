@@ -270,6 +270,10 @@ NONSENSE = {
         lambda reply: replace(reply, note={**reply.note, "num_samples": -5}),
         "num_samples=-5 is not a count",
     ),
+    "counts that no tensor can hold": (
+        lambda reply: replace(reply, note={**reply.note, "class_counts": [10**30]}),
+        "its class counts are not counts",
+    ),
     "no samples": (lambda reply: replace(reply, note={**reply.note, "num_samples": 0}), "it has 0 samples"),
     "missing bytes": (
         lambda reply: replace(reply, groups={**reply.groups, "state": reply.groups["state"][:-1]}),

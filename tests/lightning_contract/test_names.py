@@ -254,7 +254,7 @@ def private_names(source: str) -> set[str]:
 
 
 #: private names of torch, torchmetrics and os that have no public equivalent
-_ALLOWED = {"_exit", "_sync_dist", "_version", "_ops", "_schema", "_unsafe_view"}
+_ALLOWED = {"_exit", "_run_exitfuncs", "_sync_dist", "_version", "_ops", "_schema", "_unsafe_view"}
 
 
 def test_private_names_are_used_in_one_folder_only():

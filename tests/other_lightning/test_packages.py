@@ -86,3 +86,13 @@ def test_seeding_has_a_logger_of_its_own(copy):
 
     source = Path(lightning_fabric.__file__).parent.parent / copy / "utilities" / "seed.py"
     assert "logging.getLogger(__name__)" in source.read_text(), "quiet.silence_irrelevant_messages sets its level"
+
+
+@pytest.mark.parametrize("copy", ["pytorch_lightning", "lightning/pytorch"])
+def test_handling_signals_has_a_logger_of_its_own(copy):
+    import lightning_fabric
+
+    source = Path(lightning_fabric.__file__).parent.parent / copy / "trainer" / "connectors" / "signal_connector.py"
+    text = source.read_text()
+    assert "logging.getLogger(__name__)" in text, "quiet.silence_irrelevant_messages adds a filter to it"
+    assert "Received SIGTERM: " in text, "quiet hides this message"
