@@ -47,7 +47,4 @@ def _is_warning(record: logging.LogRecord) -> bool:
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:
-    irrelevant = (
-        r"💡 Tip|TPU available|`Trainer.fit` stopped|\nDetected KeyboardInterrupt|(\[rank: \d+\] )?Received SIGTERM"
-    )
-    return not re.match(irrelevant, record.getMessage())
+    return not re.match(_IRRELEVANT, record.getMessage())
