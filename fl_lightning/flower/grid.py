@@ -1,57 +1,55 @@
 """Packets through Flower: the server's ``Grid``, and the records in a Flower message."""
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from io import BytesIO
 from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 
-from fl_lightning.flower.packet import Packet
+from fl_lightning.flower.packet import Packet, read_packet, write_packet
 from fl_lightning.flower.post import Post, Undelivered
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 _BYTES = "fl_lightning.bytes"
+_RECORD = "packets"
 #: Packets for one node share a message up to this many bytes, so that neither side holds many large models at once.
 _BUNDLE = 32_000_000
 
 
-def to_records(packets: Sequence[Packet]) -> RecordDict:
-    """Return packets as the content of a Flower message: for each packet a string, and an array of bytes per group."""
-    records = RecordDict()
-    for place, packet in enumerate(packets):
-        arrays = {name: Array("uint8", (len(data),), _BYTES, bytes(data)) for name, data in packet.groups.items()}
-        records[f"note {place}"] = ConfigRecord({"json": json.dumps(packet.note)})
-        records[f"groups {place}"] = ArrayRecord(arrays)
-    return records
+def to_records(packets: Iterable[Packet]) -> RecordDict:
+    """Return packets as the content of a Flower message.
+
+    All of them are one array of bytes, because Flower makes several requests for every record and every array.
+    """
+    stream = BytesIO()
+    for packet in packets:
+        write_packet(stream, packet)
+    data = stream.getvalue()
+    return RecordDict({_RECORD: ArrayRecord({_RECORD: Array("uint8", (len(data),), _BYTES, data)})})
 
 
 def from_records(records: RecordDict) -> list[Packet]:
     """Return the packets in a Flower message. The content is checked, and nothing is unpickled."""
-    return [_from_record(records, place) for place in range(max(1, len(records.config_records)))]
-
-
-def _from_record(records: RecordDict, place: int) -> Packet:
-    note, groups = records.config_records.get(f"note {place}"), records.array_records.get(f"groups {place}")
-    text = note.get("json") if note is not None else None
-    if not isinstance(text, str) or groups is None or any(array.stype != _BYTES for array in groups.values()):
-        return Packet({"error": "it answered with a message that is not from fl_lightning"})
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        parsed = None
-    if not isinstance(parsed, dict):
-        return Packet({"error": "it answered with a note that is not JSON"})
-    return Packet(parsed, {name: array.data for name, array in groups.items()})
+    array = records.array_records.get(_RECORD, {}).get(_RECORD)
+    packets: list[Packet] = []
+    if array is not None and array.stype == _BYTES:
+        stream = BytesIO(array.data)
+        with suppress(ValueError, KeyError, TypeError):
+            while (packet := read_packet(stream)) is not None:
+                packets.append(packet)
+    if all(isinstance(packet.note, dict) for packet in packets) and packets:
+        return packets
+    return [Packet({"error": "it answered with a message that is not from fl_lightning"})]
 
 
 class GridPost(Post):
     """Delivers packets through Flower's SuperLink.
 
-    Flower starts a process per message, so packets for one node share a message. What they have in common, such as the
-    global model, is then sent once, because Flower sends equal arrays of a message only once.
+    Flower starts a process per message, so packets for one node share a message.
 
     Args:
         grid: what Flower gives to the server's app.

@@ -4,7 +4,7 @@ import pytest
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fl_lightning[flower]'")
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict  # noqa: E402
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict  # noqa: E402
 from flwr.proto.node_pb2 import NodeInfo  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
@@ -67,6 +67,10 @@ def test_flowers_errors_are_undelivered():
     assert post.collect([number]) == {number: Undelivered("Flower's error 3: too late")}
 
 
+def packed(data: bytes) -> RecordDict:
+    return RecordDict({"packets": ArrayRecord({"packets": Array("uint8", (len(data),), "fl_lightning.bytes", data)})})
+
+
 def test_consecutive_packets_for_a_node_share_a_message():
     grid = LoopbackGrid()
     post = GridPost(grid)
@@ -101,9 +105,13 @@ def test_an_error_or_a_missing_answer_concerns_every_packet_of_the_message():
     "records",
     [
         RecordDict({}),
-        RecordDict({"note 0": ConfigRecord({"json": "no JSON"}), "groups 0": ArrayRecord({})}),
-        RecordDict({"note 0": ConfigRecord({"json": "[1]"}), "groups 0": ArrayRecord({})}),
-        RecordDict({"note 0": ConfigRecord({"json": 5}), "groups 0": ArrayRecord({})}),
+        RecordDict({"note": ConfigRecord({"json": "{}"})}),
+        packed(b""),
+        packed(bytes(7) + b"\x02{]"),
+        packed(bytes(7) + b"\x02[]"),
+        packed(bytes(7) + b"\x02{}"),
+        packed(bytes(7) + b"\x17" + b'{"note": 1,"groups":[]}'),
+        packed(bytes(7) + b"\x1b" + b'{"note": {},"groups":[[1]]}'),
     ],
 )
 def test_messages_of_others_are_an_error_and_not_an_exception(records):
