@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from io import BytesIO
-from itertools import groupby, zip_longest
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from flwr.app import Array, ArrayRecord, Message, RecordDict
@@ -34,7 +34,8 @@ def to_records(packets: Iterable[Packet]) -> RecordDict:
 
 def from_records(records: RecordDict) -> list[Packet]:
     """Return the packets in a Flower message. The content is checked, and nothing is unpickled."""
-    array = records.array_records.get(_RECORD, {}).get(_RECORD)
+    record = records.array_records.get(_RECORD)
+    array = None if record is None else record.get(_RECORD)
     packets: list[Packet] = []
     if array is not None and array.stype == _BYTES:
         stream = BytesIO(array.data)
@@ -77,15 +78,16 @@ class GridPost(Post):
         asked = list(numbers)
         awaited = {number.split()[0] for number in asked if number not in self._arrived}
         for message in self._grid.pull_messages(sorted(awaited & self._bundles.keys())):
-            answers: list[Packet | Undelivered] = []
             bundle = self._bundles.pop(message.metadata.reply_to_message_id)
+            answers: list[Packet | Undelivered] = []
             if message.has_error():
-                error = Undelivered(f"Flower's error {message.error.code}: {message.error.reason}")
-                answers = [error] * len(bundle)
+                reason = f"Flower's error {message.error.code}: {message.error.reason}"
+                answers += [Undelivered(reason) for _ in bundle]
             else:
-                answers = [*from_records(message.content)]
+                answers += from_records(message.content)[: len(bundle)]
             missing = Packet({"error": f"it answered with {len(answers)} of {len(bundle)} packets"})
-            self._arrived.update(zip_longest(bundle, answers[: len(bundle)], fillvalue=missing))
+            answers += [missing] * (len(bundle) - len(answers))
+            self._arrived.update(zip(bundle, answers, strict=True))
         return {number: self._arrived.pop(number) for number in asked if number in self._arrived}
 
 
