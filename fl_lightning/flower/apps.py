@@ -48,8 +48,9 @@ def client_app(file: str, config: str) -> ClientApp:
 
     def answer(message: Message, context: Context) -> Message:
         path = Path(file).resolve().parent / config
-        reply = ask_worker(from_records(message.content), path, dict(context.node_config))
-        return Message(to_records(reply), reply_to=message)
+        packets = from_records(message.content)
+        replies = [ask_worker(packet, path, dict(context.node_config)) for packet in packets]
+        return Message(to_records(replies), reply_to=message)
 
     app.query()(answer)
     app.train()(answer)

@@ -19,6 +19,8 @@ from fl_lightning.flower.node_folder import is_alive
 #: how long a process may take to end after it was asked to, in seconds
 _GRACE = 10.0
 _CONNECTION = "local"
+#: Flower's commands that a local federation runs; without one of them, it would wait for ever
+_COMMANDS = ("flower-superlink", "flower-superexec", "flwr", "flwr-serverapp", "flwr-clientapp")
 
 
 def run_locally(app: Path, nodes: int) -> int:
@@ -146,11 +148,13 @@ class _Processes:
 
 def check_installed() -> None:
     """Raise an error if Flower is not installed."""
-    folder = str(Path(sys.executable).parent)
-    if shutil.which("flower-superlink", path=folder) is None and shutil.which("flower-superlink") is None:
-        raise MisconfigurationError(
-            "Flower is not installed: pip install 'fl_lightning[flower]' (Python 3.11 or later)"
-        )
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    for command in _COMMANDS:
+        if shutil.which(command, path=path) is None:
+            raise MisconfigurationError(
+                f"{command} is missing, so Flower is not installed: pip install 'fl_lightning[flower]'"
+                " (Python 3.11 or later)"
+            )
 
 
 def _workers(home: Path) -> list[int]:

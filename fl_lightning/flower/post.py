@@ -26,15 +26,19 @@ class Post(ABC):
         """Return the nodes that are connected now, each with its session: a text that differs after every start."""
 
     @abstractmethod
-    def send(self, node: int, kind: str, packet: Packet, seconds: float) -> str:
-        """Send a packet and return the number under which its answer is collected.
+    def send_all(self, kind: str, packets: Iterable[tuple[int, Packet]], seconds: float) -> list[str]:
+        """Send packets and return the numbers under which their answers are collected, in the same order.
 
         Args:
-            node: the node to send it to.
-            kind: what the node should do: ``query``, ``train`` or ``evaluate``.
-            packet: the packet.
-            seconds: how long the packet and its answer are kept.
+            kind: what the nodes should do: ``query``, ``train`` or ``evaluate``.
+            packets: nodes and what to send to them. Consecutive packets for one node may travel together.
+            seconds: how long the packets and their answers are kept.
         """
+
+    def send(self, node: int, kind: str, packet: Packet, seconds: float) -> str:
+        """Send a single packet; see :meth:`send_all`."""
+        (number,) = self.send_all(kind, [(node, packet)], seconds)
+        return number
 
     @abstractmethod
     def collect(self, messages: Iterable[str]) -> dict[str, Packet | Undelivered]:

@@ -2,8 +2,9 @@
 
 import secrets
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.flower.packet import Packet
 from fl_lightning.flower.post import Post, Undelivered
 from fl_lightning.flower.protocol import Memory, RoundPackets, Version, entries_of, evaluation_request, read_update
-from fl_lightning.flower.roll import Present, Roll
+from fl_lightning.flower.roll import Roll
 from fl_lightning.transforms import UploadTransform
 
 #: the writer under which the server's store keeps the version that a client's memory has reached
@@ -127,16 +128,8 @@ class RemoteTraining(CohortTraining):
         self._roll.refresh()
         end = time.monotonic() + self._settings.timeout
         trainable = [name for name, parameter in self._module.named_parameters() if parameter.requires_grad]
-        packets = RoundPackets(round, trainable)
-        messages: dict[int, _Sent] = {}
-        absent: dict[int, str] = {}
-        for client in clients:
-            present = self._roll.clients.get(client)
-            if present is None:
-                absent[client] = self._roll.absence(client)
-            else:
-                messages[client] = self._send(present, "train", self._request(packets, client, round))
-        del packets
+        absent = {client: self._roll.absence(client) for client in clients if client not in self._roll.clients}
+        messages = self._send("train", clients, partial(self._request, RoundPackets(round, trainable), round))
         for client in clients:
             if client in absent:
                 yield _absent(client, round, absent[client])
@@ -154,24 +147,23 @@ class RemoteTraining(CohortTraining):
         """Evaluate the clients that are present, on their nodes, which hold the clients' own layers and data."""
         end = time.monotonic() + self._settings.timeout
         state = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
-        messages = {}
-        for client in clients:
-            present = self._roll.clients.get(client)
-            if present is not None:
-                packet = evaluation_request(
-                    client,
-                    round.number,
-                    samples,
-                    state,
-                    round.personal(client) if round.personal is not None else {},
-                    self._settings.client_memory,
-                    self._known_version(client),
-                    self._memory_of(client),
-                )
-                messages[client] = self._send(present, "evaluate", packet)
+
+        def request(client: int) -> Packet:
+            return evaluation_request(
+                client,
+                round.number,
+                samples,
+                state,
+                round.personal(client) if round.personal is not None else {},
+                self._settings.client_memory,
+                self._known_version(client),
+                self._memory_of(client),
+            )
+
+        messages = self._send("evaluate", clients, request)
         evaluated = {}
-        for client, sent in messages.items():
-            answer = self._wait_for(sent, end)
+        for client in [client for client in clients if client in messages]:
+            answer = self._wait_for(messages[client], end)
             metrics = answer.note.get("metrics") if isinstance(answer, Packet) else None
             if isinstance(metrics, dict) and all(isinstance(value, float | int) for value in metrics.values()):
                 evaluated[client] = {str(name): float(value) for name, value in metrics.items()}
@@ -184,7 +176,7 @@ class RemoteTraining(CohortTraining):
     def logged_names(self) -> Collection[str]:
         return self._logged_names
 
-    def _request(self, packets: RoundPackets, client: int, round: Round) -> Packet:
+    def _request(self, packets: RoundPackets, round: Round, client: int) -> Packet:
         personal = round.personal(client) if round.personal is not None else {}
         return packets.request(
             client,
@@ -207,11 +199,23 @@ class RemoteTraining(CohortTraining):
         values = self._store.get(_WRITER, client, torch.device("cpu"))
         return None if values is None else Version(int(values["run"]), int(values["round"]))
 
-    def _send(self, present: Present, kind: str, packet: Packet) -> _Sent:
-        self.sent += packet.num_bytes
+    def _send(self, kind: str, clients: Sequence[int], request: Callable[[int], Packet]) -> dict[int, _Sent]:
+        """Send requests to those clients that are present, and return what was sent to each."""
+        present = {client: self._roll.clients[client] for client in clients if client in self._roll.clients}
+        by_node = sorted(present, key=lambda client: present[client].node)
+
+        def packets() -> Iterator[tuple[int, Packet]]:
+            for client in by_node:
+                packet = request(client)
+                self.sent += packet.num_bytes
+                yield present[client].node, packet
+
         # Answers are read one after another, so one that arrived in time may be read after the timeout.
-        kept = 2 * self._settings.timeout + 60
-        return _Sent(present.node, present.session, self._post.send(present.node, kind, packet, kept))
+        numbers = self._post.send_all(kind, packets(), 2 * self._settings.timeout + 60)
+        return {
+            client: _Sent(present[client].node, present[client].session, number)
+            for client, number in zip(by_node, numbers, strict=True)
+        }
 
     def _wait_for(self, sent: _Sent, end: float) -> Packet | Undelivered:
         begin, look = end - self._settings.timeout, time.monotonic()

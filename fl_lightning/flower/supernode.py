@@ -1,4 +1,4 @@
-"""Flower's SuperNode for nodes on the server's own machine: it asks for messages more often.
+"""Flower's SuperNode for nodes on the server's own machine: it asks for messages more often and answers them faster.
 
 A SuperNode that has nothing to do asks its SuperLink for messages every 3 seconds, and Flower has no setting to change
 that. Over a network, 3 seconds are right. On one machine, a round of a small model takes less time than the wait.
@@ -7,6 +7,8 @@ that. Over a network, 3 seconds are right. On one machine, a round of a small mo
 import sys
 import time
 from types import SimpleNamespace
+
+from fl_lightning.flower.launcher import Launcher
 
 #: how often to ask, in seconds
 _PAUSE = 0.2
@@ -19,7 +21,8 @@ def main() -> None:
 
     vars(start_client_internal)["time"] = SimpleNamespace(sleep=sleep_briefly)
     sys.argv[0] = "flower-supernode"
-    flower_supernode()
+    with Launcher():
+        flower_supernode()
 
 
 def sleep_briefly(seconds: float) -> None:

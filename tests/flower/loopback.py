@@ -37,6 +37,9 @@ class LoopbackPost(Post):
     def nodes(self) -> dict[int, str]:
         return {node: str(self.restarts.get(node, 0)) for node in self.answers}
 
+    def send_all(self, kind: str, packets: Iterable[tuple[int, Packet]], seconds: float) -> list[str]:
+        return [self.send(node, kind, packet, seconds) for node, packet in packets]
+
     def send(self, node: int, kind: str, packet: Packet, seconds: float) -> str:
         self._next += 1
         self.waiting[str(self._next)] = (node, through_bytes(packet))

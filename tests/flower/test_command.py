@@ -78,7 +78,7 @@ def test_a_missing_flower_is_explained(run, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     code, _, err = run("flower", "--config", "run.yaml", "--local", 2)
     assert code == 2
-    assert "Flower is not installed: pip install 'fl_lightning[flower]'" in err
+    assert "flower-superlink is missing, so Flower is not installed: pip install 'fl_lightning[flower]'" in err
 
 
 def test_a_nodes_settings_follow_its_overlay():

@@ -27,10 +27,11 @@ ROUNDS = 3
 
 
 @pytest.fixture
-def config(tmp_path) -> Path:
+def config(tmp_path, request) -> Path:
+    """Write a config, by default with SCAFFOLD, and run it as a simulation."""
     data = {"partition": PARTITION, "selection": {"class_path": "AllClients"}}
-    server = {"aggregator": "Scaffold", "weighting": "uniform"}
-    model = {"class_path": "tests.toys.Net", "init_args": {"dropout": 0.2}}
+    server = {"aggregator": getattr(request, "param", "Scaffold"), "weighting": "uniform"}
+    model = {"class_path": "tests.toys.Net", "init_args": {"batch_norm": True, "dropout": 0.2}}
     file = write_config(tmp_path / "run.yaml", model=model, data=data, server=server, trainer={"max_epochs": ROUNDS})
     succeeded(fl_lightning("fit", "--config", file, "--trainer.default_root_dir", tmp_path / "sim"))
     return file
@@ -61,6 +62,7 @@ def workers() -> set[int]:
     return found
 
 
+@pytest.mark.parametrize("config", ["FedBN"], indirect=True)
 def test_a_local_federation_ends_like_the_simulation_and_leaves_nothing_running(config, environment, tmp_path):
     before = workers()
     command = [sys.executable, "-m", "fl_lightning.cli", "flower", "--config", str(config), "--local", "2"]
@@ -74,9 +76,12 @@ def test_ctrl_c_leaves_nothing_running(config, environment, tmp_path):
     before = workers()
     command = [sys.executable, "-m", "fl_lightning.cli", "flower", "--config", str(config), "--local", "2"]
     process = subprocess.Popen([*command, "--trainer.max_epochs", "1000"], cwd=tmp_path, env=environment)
-    wait_until(lambda: (tmp_path / "runs/run/version_0/checkpoints/last.ckpt").is_file(), process)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
+    try:
+        wait_until(lambda: (tmp_path / "runs/run/version_0/checkpoints/last.ckpt").is_file(), process)
+    finally:
+        process.send_signal(signal.SIGINT)
+        code = process.wait(60)
+    assert code == 130
     assert workers() <= before
 
 

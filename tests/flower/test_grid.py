@@ -4,15 +4,17 @@ import pytest
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fl_lightning[flower]'")
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict  # noqa: E402
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict  # noqa: E402
 from flwr.proto.node_pb2 import NodeInfo  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
+from fl_lightning.flower import grid as grid_module  # noqa: E402
 from fl_lightning.flower.grid import GridPost, from_records, to_records  # noqa: E402
 from fl_lightning.flower.packet import Packet  # noqa: E402
 from fl_lightning.flower.post import Undelivered  # noqa: E402
 
 PACKET = Packet({"client": 3, "rate": 0.1, "names": ["ä"]}, {"start": b"\x00\x01", "empty": b""})
+OTHER = Packet({"client": 4}, {"start": b"\x00\x01"})
 
 
 class LoopbackGrid:
@@ -46,8 +48,8 @@ def _identity(monkeypatch):
     monkeypatch.setattr(TaskIdentity, "_task_id", 1)
 
 
-def test_a_packet_passes_through_records_unchanged():
-    assert from_records(to_records(PACKET)) == PACKET
+def test_packets_pass_through_records_unchanged():
+    assert from_records(to_records([PACKET, OTHER])) == [PACKET, OTHER]
 
 
 def test_a_packet_passes_through_the_grid():
@@ -65,14 +67,52 @@ def test_flowers_errors_are_undelivered():
     assert post.collect([number]) == {number: Undelivered("Flower's error 3: too late")}
 
 
+def packed(data: bytes) -> RecordDict:
+    return RecordDict({"packets": ArrayRecord({"packets": Array("uint8", (len(data),), "fl_lightning.bytes", data)})})
+
+
+def test_consecutive_packets_for_a_node_share_a_message():
+    grid = LoopbackGrid()
+    post = GridPost(grid)
+    numbers = post.send_all("train", [(5, PACKET), (5, OTHER), (6, OTHER)], 10.0)
+    assert len(set(numbers)) == 3
+    assert len(grid.sent) == 2
+    assert post.collect(numbers[1:2]) == {numbers[1]: OTHER}
+    assert post.collect(numbers) == {numbers[0]: PACKET, numbers[2]: OTHER}
+
+
+def test_large_packets_travel_alone(monkeypatch):
+    monkeypatch.setattr(grid_module, "_BUNDLE", PACKET.num_bytes + OTHER.num_bytes)
+    grid = LoopbackGrid()
+    GridPost(grid).send_all("train", [(5, PACKET), (5, OTHER), (5, OTHER)], 10.0)
+    assert [len(from_records(message.content)) for message in grid.sent.values()] == [2, 1]
+
+
+def test_an_error_or_a_missing_answer_concerns_every_packet_of_the_message():
+    failing, short = LoopbackGrid(fails=True), LoopbackGrid()
+    for grid, kind in ((failing, Undelivered), (short, Packet)):
+        post = GridPost(grid)
+        numbers = post.send_all("train", [(5, PACKET), (5, OTHER)], 10.0)
+        for message in grid.sent.values():
+            message.content = to_records([PACKET])
+        answers = post.collect(numbers)
+        assert isinstance(answers[numbers[1]], kind)
+    assert answers[numbers[0]] == PACKET
+    assert answers[numbers[1]].note["error"] == "it answered with 1 of 2 packets"
+
+
 @pytest.mark.parametrize(
     "records",
     [
         RecordDict({}),
-        RecordDict({"note": ConfigRecord({"json": "no JSON"}), "groups": ArrayRecord({})}),
-        RecordDict({"note": ConfigRecord({"json": "[1]"}), "groups": ArrayRecord({})}),
-        RecordDict({"note": ConfigRecord({"json": 5}), "groups": ArrayRecord({})}),
+        RecordDict({"note": ConfigRecord({"json": "{}"})}),
+        packed(b""),
+        packed(bytes(7) + b"\x02{]"),
+        packed(bytes(7) + b"\x02[]"),
+        packed(bytes(7) + b"\x02{}"),
+        packed(bytes(7) + b"\x17" + b'{"note": 1,"groups":[]}'),
+        packed(bytes(7) + b"\x1b" + b'{"note": {},"groups":[[1]]}'),
     ],
 )
 def test_messages_of_others_are_an_error_and_not_an_exception(records):
-    assert "it answered with" in from_records(records).note["error"]
+    assert "it answered with" in from_records(records)[0].note["error"]

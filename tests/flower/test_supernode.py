@@ -1,5 +1,6 @@
 """SuperNodes on the server's machine ask for messages often."""
 
+import contextlib
 import inspect
 import re
 import sys
@@ -24,6 +25,7 @@ def test_a_supernode_on_the_servers_machine_waits_a_fraction_of_a_second(monkeyp
     monkeypatch.setattr(time, "sleep", slept.append)
     monkeypatch.setattr(sys, "argv", ["supernode.py", "--insecure"])
     monkeypatch.setattr(start_client_internal, "time", time)
+    monkeypatch.setattr(supernode, "Launcher", contextlib.nullcontext)
     monkeypatch.setattr(cli, "flower_supernode", lambda: start_client_internal.time.sleep(3))
     supernode.main()
     assert slept == [0.2]

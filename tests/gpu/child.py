@@ -23,7 +23,7 @@ runtime.install(devices=2)
 
 import torch  # noqa: E402
 
-from tests.gpu import cases, checks  # noqa: E402
+from tests.gpu import cases, checks, nodes  # noqa: E402
 
 _FORK = multiprocessing.get_context("fork")
 
@@ -78,6 +78,7 @@ KINDS: dict[str, Callable[[str], dict[str, Any]]] = {
     "check": check,
     "failure": cases.failure,
     "full device": cases.full_device,
+    "node": nodes.node,
     "resume": cases.resume,
     "two devices": two_devices,
 }

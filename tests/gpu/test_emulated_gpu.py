@@ -19,6 +19,7 @@ JOBS = [
     "failure: Scaffold, a client is dropped",
     "resume: Scaffold",
     "full device: Scaffold",
+    "node: Scaffold",
     "two devices: FedBN",
 ]
 
@@ -74,3 +75,7 @@ def test_two_gpus_give_the_result_of_one_cpu(jobs):
     result = jobs.result("two devices: FedBN")
     assert result["weights"] == result["metrics"] == [[], []]
     assert result["devices"] == [["cuda:0"], ["cuda:1"]]
+
+
+def test_a_node_may_have_a_gpu_although_the_server_has_none(jobs):
+    assert jobs.result("node: Scaffold") == {"weights": [], "node": "cuda:0"}
