@@ -28,6 +28,14 @@ from tests.gpu import cases, checks, nodes  # noqa: E402
 _FORK = multiprocessing.get_context("fork")
 
 
+def _renew_thread_pool() -> None:
+    """Let torch replace its pool of threads, which a fork does not inherit.
+
+    It would do so at the first backward pass, in one thread per device at once, which sometimes aborts the process.
+    """
+    torch.set_num_threads(1)
+
+
 def two_devices(name: str) -> dict[str, Any]:
     """Run a case on two devices, with one rank each, and return how it differs from one process on the CPU."""
     with socket.socket() as free:
@@ -57,6 +65,7 @@ def _rank(name: str, rank: int, port: int, file: Path) -> None:
     from torch.distributed import distributed_c10d
 
     distributed_c10d._get_object_coll_device = lambda group=None: "cuda"  # as with NCCL
+    _renew_thread_pool()
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "NODE_RANK": "0"}
     os.environ.update(address, LOCAL_RANK=str(rank))
     try:
@@ -86,6 +95,7 @@ KINDS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 def _do(job: str, file: Path) -> None:
     kind, _, name = job.partition(": ")
+    _renew_thread_pool()
     try:
         result = KINDS[kind](name)
     except Exception:
