@@ -1,5 +1,6 @@
 """Runs the command line in separate processes, and reads the files that a run leaves."""
 
+import atexit
 import multiprocessing
 import os
 import signal
@@ -78,7 +79,8 @@ def fl_lightning(*arguments: object, folder: Path = REPOSITORY, timeout: int = 2
 
 
 def _command(files: list[Path], folder: Path, arguments: list[str]) -> None:
-    from fl_lightning.cli import main
+    atexit._clear()  # what the tests have registered would remove their own temporary folders
+    from fl_lightning.cli import dispatch, main
 
     for number, file in enumerate(files, start=1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
@@ -88,7 +90,7 @@ def _command(files: list[Path], folder: Path, arguments: list[str]) -> None:
         del os.environ[name]
     os.chdir(folder)
     sys.argv = ["fl-lightning", *arguments]
-    main.reuse_freed_memory = lambda: True  # which costs memory and saves time
+    dispatch.reuse_freed_memory = lambda: True  # which costs memory and saves time
     main.main()
 
 

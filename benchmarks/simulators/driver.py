@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import statistics
 import subprocess
 import threading
 import time
@@ -29,8 +30,9 @@ class Row:
         skipped: why there are no measurements, or None.
         versions: versions of its packages.
         startup: seconds from the start of the process to its first round.
-        seconds: seconds of each round; the first is a warm-up.
-        accuracy: accuracy after each round.
+        first: seconds of the very first round.
+        seconds: seconds per round in each turn; the first turn is a warm-up.
+        accuracy: accuracy after each turn.
         peak_mb: sum of the peak resident memory of all its processes.
         difference: largest difference between its final weights and the plain loop's.
     """
@@ -40,6 +42,7 @@ class Row:
     skipped: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
     startup: float | None = None
+    first: float | None = None
     seconds: list[float] = field(default_factory=list)
     accuracy: list[float | None] = field(default_factory=list)
     peak_mb: float | None = None
@@ -80,14 +83,18 @@ class Process:
         """Whether the contestant has neither failed nor been skipped."""
         return self.row.skipped is None
 
-    def run_round(self) -> None:
-        """Let the contestant run one round while all others wait, and measure it."""
-        begin = time.perf_counter()
-        report = self._ask()
-        seconds = time.perf_counter() - begin
-        if self.running:
-            self.row.seconds.append(seconds)
-            self.row.accuracy.append(report["accuracy"])
+    def run_turn(self, rounds: int) -> None:
+        """Let the contestant run some rounds while all others wait, and measure them, the first of several excepted."""
+        seconds = []
+        for _ in range(rounds):
+            begin = time.perf_counter()
+            report = self._ask()
+            seconds.append(time.perf_counter() - begin)
+            if not self.running:
+                return
+        self.row.first = self.row.first or seconds[0]
+        self.row.seconds.append(statistics.mean(seconds[1:] or seconds))
+        self.row.accuracy.append(report["accuracy"])
 
     def finish(self) -> None:
         """Read the peak memory and let the contestant end."""
@@ -122,15 +129,22 @@ class Process:
 
 
 def run(
-    keys: Sequence[str], contest: Path, folder: Path, rounds: int, threads: int, say: Callable[[str], None] = print
+    keys: Sequence[str],
+    contest: Path,
+    folder: Path,
+    turns: int,
+    rounds: int,
+    threads: int,
+    say: Callable[[str], None] = print,
 ) -> list[Row]:
-    """Run a contest and return one row per contestant. All of them run round 0, then all run round 1, and so on.
+    """Run a contest and return one row per contestant. All of them have turn 0, then all have turn 1, and so on.
 
     Args:
         keys: keys of the contestants, the plain loop among them.
         contest: file of the contest.
         folder: folder for logs and weights.
-        rounds: number of rounds, the warm-up included.
+        turns: number of turns, the warm-up included.
+        rounds: number of rounds per turn.
         threads: threads per contestant.
         say: prints the progress.
     """
@@ -140,13 +154,13 @@ def run(
             processes.append(Process(key, contest, folder, threads))
             row = processes[-1].row
             say(f"  {row.label}: " + (row.skipped or f"ready after {row.startup:.1f} s"))
-        for number in range(rounds):
+        for number in range(turns):
             turn = [process for process in processes if process.running]
             first = number % len(turn)  # so that nobody always follows the same contestant
             for process in turn[first:] + turn[:first]:
-                process.run_round()
+                process.run_turn(rounds)
             times = (f"{p.row.key} {p.row.seconds[-1]:.2f}" for p in turn if p.running)
-            say(f"  round {number}{' (warm-up)' if number == 0 else ''}, seconds: {', '.join(times)}")
+            say(f"  turn {number}{' (warm-up)' if number == 0 else ''}, seconds per round: {', '.join(times)}")
         for process in processes:
             if process.running:
                 process.finish()

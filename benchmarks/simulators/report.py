@@ -41,7 +41,7 @@ class Results:
 
 
 def ratios(row: Row, plain: Row) -> list[float]:
-    """Return the seconds of each round divided by the plain loop's in the same turn, without the warm-up."""
+    """Return the seconds per round divided by the plain loop's in the same turn, without the warm-up."""
     return [own / other for own, other in zip(row.seconds[1:], plain.seconds[1:], strict=True)]
 
 
@@ -99,7 +99,7 @@ def table(results: Results) -> str:
             low, middle, high = _quartiles(ratios(row, plain))
             lines.append(
                 f"| {_name(row)} | {middle:.2f} ({low:.2f}–{high:.2f}) | {statistics.median(row.seconds[1:]):.3f}"
-                f" | {row.startup:.1f} | {row.seconds[0]:.2f} | {'?' if row.peak_mb is None else f'{row.peak_mb:.0f}'}"
+                f" | {row.startup:.1f} | {row.first:.2f} | {'?' if row.peak_mb is None else f'{row.peak_mb:.0f}'}"
                 f" | {'?' if row.accuracy[-1] is None else f'{row.accuracy[-1]:.4f}'} | {verdict(row, plain)} |"
             )
         skipped = [f"{row.label}: {row.skipped}" for row in rows if row.skipped]

@@ -11,7 +11,7 @@ from fl_lightning.models import FullyConnected, MnistCNN
 from tests.runs import REPOSITORY
 
 FOLDER = REPOSITORY / "benchmarks" / "simulators"
-TINY = "--rounds 1 --threads 1 --clients 4 --samples 100 --test-samples 200 --tasks T1 --contestants plain ours"
+TINY = "--turns 1 --threads 1 --clients 4 --samples 100 --test-samples 200 --tasks T1 --contestants plain ours"
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_the_table_ranks_by_the_median_of_the_ratios_within_a_turn(benchmark_mod
     from report import Results, table
 
     def row(key: str, seconds: list[float]) -> Row:
-        return Row(key, key, None, {"torch": "2"}, 1.0, seconds, [0.5], 100.0, 0.0)
+        return Row(key, key, None, {"torch": "2"}, 1.0, seconds[0], seconds, [0.5], 100.0, 0.0)
 
     # The ratios of "steady" are 2, 2 and 2. Those of "uneven" are 1, 1 and 9, although its mean time is larger.
     rows = [row("plain", [9, 1, 2, 3]), row("steady", [9, 2, 4, 6]), row("uneven", [9, 1, 2, 27])]
@@ -64,7 +64,7 @@ def test_the_table_names_a_peer_that_is_missing(benchmark_modules):
     from driver import Row
     from report import Results, table
 
-    plain = Row("plain", "plain", None, {"torch": "2"}, 1.0, [1.0, 1.0], [0.5], 100.0, 0.0)
+    plain = Row("plain", "plain", None, {"torch": "2"}, 1.0, 1.0, [1.0, 1.0], [0.5], 100.0, 0.0)
     missing = Row("pfl", "Apple pfl", "not installed: run benchmarks/peers.sh pfl")
     assert "- Skipped: Apple pfl: not installed" in table(Results({"T1": [plain, missing]}, {}))
 
