@@ -1,10 +1,11 @@
-"""Keeping the Trainers of clients from making the host wait for the GPU.
+"""Keeping the Trainers of clients from doing what one fit per process would need.
 
-Lightning expects one fit per process. For every fit, it empties CUDA's cache twice, announces the visible GPUs, asks
-the other ranks about the number of batches with tensors on the device, and copies metrics to the host. For clients,
+For every fit, Lightning empties CUDA's cache twice, announces the visible GPUs, asks the other ranks about the number
+of batches with tensors on the device, copies metrics to the host, and reads the handlers of all signals. For clients,
 which train for a few steps each, this could take longer than the training.
 """
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import MethodType
@@ -54,13 +55,14 @@ _HOST = torch.device("cpu")
 
 
 def avoid_waiting(trainer: Trainer) -> None:
-    """Replace the methods of a client's Trainer that make the host wait. Copies of the Trainer keep the replacements.
+    """Replace the methods of a client's Trainer that waste time. Copies of the Trainer keep the replacements.
 
     The Trainer must have a :class:`HostCounting` strategy.
     """
     connector: Any = trainer._logger_connector
     epochs: Any = trainer.fit_loop.epoch_loop
     trainer._checkpoint_connector.resume_end = _nothing  # type: ignore[method-assign]
+    trainer._signal_connector._get_current_signal_handlers = _handler_of_sigterm  # type: ignore[method-assign]
     connector.log_metrics = MethodType(_keep_metrics, connector)
     connector.teardown = _nothing
     epochs.teardown = MethodType(_teardown_validation, epochs)
@@ -70,6 +72,11 @@ def avoid_waiting(trainer: Trainer) -> None:
 
 def _nothing() -> None:
     """Do nothing where Lightning would empty CUDA's cache or copy metrics to the host."""
+
+
+def _handler_of_sigterm() -> dict[int, Any]:
+    """Return the only handler that a client's Trainer replaces and restores; Lightning would ask for sixty."""
+    return {signal.SIGTERM: signal.getsignal(signal.SIGTERM)}
 
 
 def _keep_metrics(connector: Any, metrics: dict[str, Any], step: int | None = None) -> None:

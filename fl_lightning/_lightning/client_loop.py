@@ -49,8 +49,9 @@ class PlainEpochLoop(_TrainingEpochLoop):
         index = self.batch_idx + 1
         progress.is_last_batch = data_fetcher.done
         batch = trainer.precision_plugin.convert_input(batch)
-        batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
-        batch = strategy.batch_to_device(batch, dataloader_idx=0)
+        if not strategy.batches_in_place:
+            batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
+            batch = strategy.batch_to_device(batch, dataloader_idx=0)
         progress.increment_ready()
         trainer._logger_connector.on_batch_start(batch)
         progress.increment_started()
@@ -68,6 +69,10 @@ class PlainEpochLoop(_TrainingEpochLoop):
         if self._results:
             trainer._logger_connector.update_train_step_metrics()
 
+    def _should_check_val_fx(self, data_fetcher: Any) -> bool:
+        """Never validate within local training; Lightning would find that out anew after every step."""
+        return False
+
 
 def _training_step(module: LightningModule, strategy: Any, batch: Any, index: int, takes_index: bool) -> Tensor | None:
     """Run the module's step under the hook name that ``self.log`` needs, and return its loss."""
@@ -78,9 +83,14 @@ def _training_step(module: LightningModule, strategy: Any, batch: Any, index: in
 
 
 def step_plainly(optimizer: Optimizer, training_step: Callable[[], Tensor | None]) -> None:
-    """Take one step of an optimiser, in the order of Lightning's automatic optimisation."""
+    """Take one step of one of torch's optimisers, in the order of Lightning's automatic optimisation.
+
+    Its ``zero_grad`` only removes the gradients, but takes longer to tell the profiler so.
+    """
     loss = training_step()
-    optimizer.zero_grad()
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
     if loss is not None:
         loss.backward()
     optimizer.step()

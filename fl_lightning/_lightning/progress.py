@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fl_lightning._lightning.names import Trainer
@@ -26,6 +27,15 @@ class ClientTrainer(Trainer):
     def max_epochs(self) -> int | None:
         """The number of epochs of the run, if it is set, or else of this Trainer; -1 if there is no limit."""
         return super().max_epochs if self.run_epochs is None else self.run_epochs
+
+    def _run_stage(self) -> Any:
+        """Train at once: a client has no sanity check, before which Lightning would save all random states."""
+        if not self.training:
+            return super()._run_stage()
+        self.lightning_module.zero_grad()
+        with torch.autograd.set_detect_anomaly(self._detect_anomaly):
+            self.fit_loop.run()
+        return None
 
 
 @dataclass

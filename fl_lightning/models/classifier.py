@@ -13,7 +13,7 @@ from fl_lightning._lightning.hparams import made_by_command_line
 from fl_lightning._lightning.names import LightningModule, OptimizerLRScheduler
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.models.normalisation import Normalisation, with_normalisation
-from fl_lightning.models.scores import classification_metrics
+from fl_lightning.models.scores import classification_metrics, update_metrics
 
 
 class Classifier(LightningModule):
@@ -96,7 +96,7 @@ class Classifier(LightningModule):
     def _evaluate(self, metrics: MetricCollection, batch: list[Tensor]) -> None:
         """Update the metrics with a batch and log them."""
         inputs, labels = batch
-        metrics.update(self(inputs), labels)
+        update_metrics(metrics, self(inputs), labels)
         first = metrics.get_submodule("loss")
         assert isinstance(first, Metric)
         if first.update_count > 1:  # Lightning computes metrics after the last batch, so logging them once is enough

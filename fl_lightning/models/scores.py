@@ -37,7 +37,8 @@ class _Tally(MulticlassStatScores):
     total: Tensor
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
-        super().__init__(num_classes, **kwargs)
+        # What one metric of a group has computed says nothing about the counts that others have added since.
+        super().__init__(num_classes, compute_with_cache=False, **kwargs)
         self._classes = num_classes
         self.add_state("table", torch.zeros(num_classes, num_classes, dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("total", torch.tensor(0.0), dist_reduce_fx="sum")
@@ -47,10 +48,10 @@ class _Tally(MulticlassStatScores):
         object.__setattr__(self, name, value)
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Count a batch."""
+        """Count a batch, in place, so that the metrics of a group go on sharing the counts."""
         pairs = labels * self._classes + logits.argmax(dim=1)
-        self.table = self.table.flatten().scatter_add(0, pairs, torch.ones_like(pairs)).view_as(self.table)
-        self.total = self.total + functional.cross_entropy(logits, labels, reduction="sum")
+        self.table.view(-1).scatter_add_(0, pairs, torch.ones_like(pairs))
+        self.total += functional.cross_entropy(logits, labels, reduction="sum")
 
     def compute(self) -> Tensor:
         """Return the metric."""
@@ -89,6 +90,19 @@ class MeanCrossEntropy(_Tally):
     def compute(self) -> Tensor:
         """Return the mean."""
         return self.total / self.table.sum()
+
+
+def update_metrics(metrics: MetricCollection, logits: Tensor, labels: Tensor) -> None:
+    """Count a batch in the metrics of :func:`classification_metrics`.
+
+    Once they share the counts of the first one, updating that is enough. A ``MetricCollection`` would set the others'
+    attributes anew for every batch, which takes as long as evaluating a small network.
+    """
+    first, *others = (metric for _, metric in metrics.items(keep_base=True, copy_state=False))
+    if all(metric.update_called and getattr(metric, "table", None) is first.table for metric in others):
+        first.update(logits, labels)
+    else:
+        metrics.update(logits, labels)
 
 
 def classification_metrics(num_classes: int, top_k: int | None) -> MetricCollection:

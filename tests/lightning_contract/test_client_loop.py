@@ -132,6 +132,14 @@ def test_the_loop_that_is_replaced_has_what_it_needs():
         assert hasattr(PlainEpochLoop.__bases__[0], name)
 
 
+def test_no_optimiser_of_torch_does_more_than_remove_gradients():
+    found = [value for value in vars(torch.optim).values() if isinstance(value, type)]
+    optimizers = [value for value in found if issubclass(value, torch.optim.Optimizer)]
+    assert len(optimizers) > 10
+    for optimizer in optimizers:
+        assert optimizer.zero_grad is torch.optim.Optimizer.zero_grad, "client_loop.step_plainly does not call it"
+
+
 def test_the_loop_of_a_copy_collects_what_is_logged():
     template = TrainerTemplate(torch.device("cpu"))
     loop = template.copy().fit_loop.epoch_loop

@@ -6,6 +6,7 @@ Each test fails with a sentence that says which of our files breaks when Lightni
 import ast
 import copy
 import re
+import signal
 
 import pytest
 import torch
@@ -214,13 +215,30 @@ def test_a_fit_calls_the_methods_that_clients_replace(tmp_path):
         trainer._checkpoint_connector: ["resume_end"],
         trainer._logger_connector: ["log_metrics", "teardown"],
         trainer.fit_loop: ["setup_data"],
-        trainer.fit_loop.epoch_loop: ["teardown"],
+        trainer.fit_loop.epoch_loop: ["teardown", "_should_check_val_fx"],
+        trainer._signal_connector: ["_get_current_signal_handlers"],
+        trainer: ["_run_stage"],
     }
     called = {owner: called_methods(owner, *names) for owner, names in owners.items()}
     trainer.fit(Net(), datamodule=Blobs())
     for owner, names in owners.items():
         assert set(called[owner]) == set(names), message
     assert "train_loss_of_client" in trainer._logger_connector._logged_metrics
+
+
+def test_a_client_restores_the_handlers_of_all_signals():
+    def handlers():
+        return {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+    during, before = [], handlers()
+
+    class Signalled(Net):
+        def on_train_start(self):
+            during.append(signal.getsignal(signal.SIGTERM))
+
+    TrainerTemplate(CPU, max_epochs=1, limit_val_batches=0).copy().fit(Signalled(), datamodule=Blobs())
+    assert during != [before[signal.SIGTERM]], "a client ends after the step in which SIGTERM arrives"
+    assert handlers() == before
 
 
 def test_batches_are_counted_on_the_device_that_the_strategy_claims():

@@ -10,7 +10,7 @@ from fl_lightning import LocalTraining
 from fl_lightning.callbacks import FederatedServer
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.models import Classifier, FullyConnected
-from fl_lightning.models.scores import classification_metrics
+from fl_lightning.models.scores import classification_metrics, update_metrics
 from tests.toys import federate, quiet_trainer
 
 
@@ -121,9 +121,10 @@ def test_net_optimiser_and_scheduler_can_be_named_in_yaml():
     assert made["optimizer"].param_groups[0]["lr"] == 0.3
 
 
-def test_metrics_that_are_computed_between_batches_agree_with_those_of_a_fresh_collection(generator):
-    """The metrics share their counts, in and outside inference mode."""
-    metrics = classification_metrics(3, top_k=2)
+@pytest.mark.parametrize("top_k", [None, 2])
+def test_metrics_that_are_computed_between_batches_agree_with_those_of_a_fresh_collection(generator, top_k):
+    """The metrics share their counts, in and outside inference mode, also after somebody has copied them."""
+    metrics = classification_metrics(3, top_k)
     batches = [
         (torch.tensor(generator.normal(size=(8, 3)), dtype=torch.float32), torch.tensor(generator.integers(3, size=8)))
         for _ in range(4)
@@ -132,8 +133,10 @@ def test_metrics_that_are_computed_between_batches_agree_with_those_of_a_fresh_c
         with torch.inference_mode(inference):
             metrics.reset()
             for number, (logits, labels) in enumerate(batches):
-                metrics.update(logits, labels)
+                update_metrics(metrics, logits, labels)
+                if number == 2:
+                    list(metrics.items())  # copies the counts
                 if number in (1, 3):
-                    fresh = classification_metrics(3, top_k=2)
+                    fresh = classification_metrics(3, top_k)
                     fresh.update(*(torch.cat(parts) for parts in zip(*batches[: number + 1], strict=True)))
                     torch.testing.assert_close(metrics.compute(), fresh.compute())

@@ -170,10 +170,12 @@ class VectorizedTraining:
             progress = Progress(*divmod(number, batches.num_batches[0]), batches.num_batches[0])
             with changed_rates(optimizer, [callbacks[row] for row in active], progress):
                 rate = float(optimizer.param_groups[0]["lr"])
+                descended = descends
                 for group in groups:
                     with self._autocast:
                         loss = stack.descend(self._step, group, rate) if descends else None
                         if loss is None:
+                            descended = False
                             loss = stack.take_gradients(self._step, group)
                         loss = loss.to(losses)
                     losses = losses + loss if group.where is None else losses.index_add(0, group.where, loss)
@@ -185,7 +187,8 @@ class VectorizedTraining:
                     rates[row] = rate
                     for _, callback in callbacks[row]:
                         callback.on_step(optimizer)
-                optimizer.step()
+                if not descended or schedulers:  # a scheduler warns if its optimiser has taken no step
+                    optimizer.step()
             if number + 1 < max(batches.num_steps):
                 stack.finish([row for row in active if batches.num_steps[row] == number + 1])
             _advance(schedulers, "step")
