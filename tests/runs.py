@@ -24,7 +24,7 @@ CONFIG = {
         "init_args": {"batch_norm": True, "dropout": 0.2, "momentum": 0.9},
     },
     "data": {
-        "source": {"class_path": "tests.toys.Blobs"},
+        "source": {"class_path": "tests.toys.Blobs", "init_args": {"batch_size": 8}},
         "partition": {"class_path": "ClassesPerClient", "init_args": {"num_clients": 10, "classes": 2}},
         "selection": {"class_path": "RandomClients", "init_args": {"count": 5}},
     },

@@ -22,7 +22,7 @@ def blobs(samples: int = 120, classes: int = 4, features: int = 6) -> TensorData
 
 
 class Blobs(LightningDataModule):
-    def __init__(self, samples: int = 120, batch_size: int = 8) -> None:
+    def __init__(self, samples: int = 120, batch_size: int = 16) -> None:
         super().__init__()
         self.samples = samples
         self.batch_size = batch_size

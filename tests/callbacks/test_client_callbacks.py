@@ -22,14 +22,16 @@ from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import IID
 from fl_lightning.data.evaluation import SlicedLoader
 from tests.callbacks.test_server import Keep
-from tests.toys import Net, federate, identical
+from tests.toys import Blobs, Net, federate, identical
 
 
 def run(aggregator=None, callbacks=None, epochs=1, **options):
     torch.manual_seed(0)
     keep = Keep()
     server = FederatedServer(aggregator, client=LocalTraining(epochs=epochs, callbacks=callbacks))
-    federated, _ = federate(options.pop("module", None), server=server, callbacks=[keep], **options)
+    federated, _ = federate(
+        options.pop("module", None), Blobs(batch_size=8), server=server, callbacks=[keep], **options
+    )
     return dict(federated.state_dict()), keep
 
 

@@ -24,7 +24,7 @@ from fl_lightning.callbacks import (
 from fl_lightning.callbacks.run.hparams import run_parameters
 from fl_lightning.data import ClassesPerClient, RandomClients
 from tests.runs import scalars
-from tests.toys import Net, federate
+from tests.toys import Blobs, Net, federate
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +35,7 @@ def run(tmp_path_factory):
     callbacks = [NormDiagnostics(), AngleDiagnostics(), DivergenceDiagnostics(), Participation()]
     federate(
         Net(batch_norm=True),
+        Blobs(batch_size=8),
         partition=ClassesPerClient(4, 2),
         selection=RandomClients(count=3),
         server=FederatedServer(

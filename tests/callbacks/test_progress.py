@@ -13,7 +13,7 @@ from fl_lightning.callbacks import FederatedServer, RoundProgressBar
 from fl_lightning.callbacks.run import progress
 from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.data import RandomClients
-from tests.toys import federate
+from tests.toys import Blobs, federate
 
 
 @pytest.fixture
@@ -65,8 +65,14 @@ def test_a_count_never_runs_ahead_of_the_clients():
     assert [progress.format_clients(done) for done in (4, 4.0, 4.375, 4.999)] == ["4", "4", "4.37", "4.99"]
 
 
+def show(callbacks):
+    """Run a round of two clients with four batches each."""
+    selection = RandomClients(count=2)
+    federate(source=Blobs(batch_size=8), selection=selection, rounds=1, callbacks=callbacks, enable_progress_bar=True)
+
+
 def test_a_bar_shows_how_far_a_client_has_come(capsys, every_step):
-    federate(rounds=1, selection=RandomClients(count=2), callbacks=[RoundProgressBar()], enable_progress_bar=True)
+    show([RoundProgressBar()])
     text = capsys.readouterr().out
     assert [part for part in ("0.75/2 clients", "1.25/2 clients", "2/2 clients") if part not in text] == []
 
@@ -79,8 +85,8 @@ def test_a_rich_bar_shows_how_far_a_client_has_come(every_step):
             super().show_progress(clients)
             self.shown.append((self.train_progress_bar.description, self.train_progress_bar.completed))
 
-    federate(rounds=1, selection=RandomClients(count=2), callbacks=[Recording()], enable_progress_bar=True)
-    assert Recording.shown == [  # four batches per client
+    show([Recording()])
+    assert Recording.shown == [
         ("Round 1/1, clients", 0),
         ("Round 1/1, 0.25 clients", 0.25),
         ("Round 1/1, 0.50 clients", 0.5),

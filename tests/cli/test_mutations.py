@@ -17,7 +17,7 @@ from tests.cli.mutations.right_configs import right_configs
 from tests.cli.mutations.running import GOOD, run
 
 #: how many mutations of each kind ``make test`` runs, fewer of those that train; ``make test-all`` runs all
-_COUNTS = {"valid": 6, "structural": 52, "arguments": 62, "classes": 50, "settings": 10, "files": 34, "pairs": 42}
+_COUNTS = {"valid": 6, "structural": 42, "arguments": 50, "classes": 40, "settings": 10, "files": 28, "pairs": 32}
 _PARTS = 32
 #: said about a callback's metric, which may be logged as late as at the end of the first round
 _MAY_TAKE_A_ROUND = ("Early stopping conditioned on metric", "could not find the monitored key")

@@ -177,8 +177,8 @@ def test_locks_and_open_files_are_shared_and_what_holds_them_is_each_clients_own
     module = Locked()
     with open(tmp_path / "steps.txt", "w") as module.file:
         federate(module, rounds=2)
-    # Two rounds of four clients with 30 samples each, in batches of 8.
-    assert (tmp_path / "steps.txt").read_text() == "1 2 3 4 " * 8
+    # Two rounds of four clients with 30 samples each, in batches of 16.
+    assert (tmp_path / "steps.txt").read_text() == "1 2 " * 8
     assert identical(dict(module.state_dict()), trained(Net))
     (line,) = [record.message for record in caplog.records if "share" in record.message]
     assert line == "Clients share attributes of Locked that cannot be copied: journal.lock (lock), file (TextIOWrapper)"

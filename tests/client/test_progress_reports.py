@@ -6,7 +6,7 @@ import torch
 from fl_lightning import LocalTraining
 from fl_lightning.callbacks import FederatedServer, RoundCallback
 from fl_lightning.client import training
-from tests.toys import federate
+from tests.toys import Blobs, federate
 
 BATCHES = 4  # of a client: 30 samples in batches of 8
 
@@ -23,7 +23,8 @@ def reports(rounds: int = 1, **options) -> list[float]:
     """Return what four clients report in the last round."""
     listener = Listener()
     listener.client = LocalTraining(**options)
-    federate(rounds=rounds, server=FederatedServer(client=listener.client), callbacks=[listener])
+    server = FederatedServer(client=listener.client)
+    federate(source=Blobs(batch_size=8), rounds=rounds, server=server, callbacks=[listener])
     return listener.found
 
 

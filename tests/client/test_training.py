@@ -44,7 +44,9 @@ class Leaky(Net):
 
 def prepared(module=None, source=None, partition=None, **flags):
     module = module or Net()
-    data = FederatedDataModule(source or Blobs(), partition=IID(4) if partition is None else partition or None, seed=3)
+    data = FederatedDataModule(
+        source or Blobs(batch_size=8), partition=IID(4) if partition is None else partition or None, seed=3
+    )
     data.setup("fit")
     training = LocalTraining(**flags)
     training.prepare(module, data)

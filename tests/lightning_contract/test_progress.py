@@ -43,7 +43,7 @@ def trainer_with_past(epochs: int, end: int):
 @pytest.mark.parametrize("module", [Net, Scheduled])
 def test_a_trainer_begins_and_ends_where_its_past_says(module):
     trainer = trainer_with_past(epochs=4, end=6)
-    trainer.fit(module(), datamodule=Blobs())
+    trainer.fit(module(), datamodule=Blobs(batch_size=8))
     message = "progress.go_on sets the counters of fit_loop.epoch_progress and of the optimisation loops"
     assert (trainer.current_epoch, trainer.global_step) == (6, 6 * 15), message
     assert trainer.strategy.steps_before == 4 * 15, message
@@ -51,7 +51,7 @@ def test_a_trainer_begins_and_ends_where_its_past_says(module):
 
 
 def test_the_first_epoch_after_the_past_reads_its_batches_once():
-    data = Counting()
+    data = Counting(batch_size=8)
     trainer_with_past(epochs=4, end=6).fit(Net(), datamodule=data)
     assert data.starts == 2, "progress.go_on sets fit_loop._resuming_from_checkpoint"
 
@@ -59,7 +59,7 @@ def test_the_first_epoch_after_the_past_reads_its_batches_once():
 def test_torch_does_not_warn_that_schedulers_step_before_optimisers():
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*lr_scheduler.step")
-        trainer_with_past(epochs=4, end=6).fit(Scheduled(), datamodule=Blobs())
+        trainer_with_past(epochs=4, end=6).fit(Scheduled(), datamodule=Blobs(batch_size=8))
 
 
 def test_the_loop_names_its_schedulers_updates_and_its_accumulation():

@@ -12,7 +12,7 @@ from fl_lightning.callbacks import ClientCallback, FederatedServer
 from fl_lightning.core.errors import MisconfigurationError
 from tests.client.vectorized.test_equality import OfDictionaries, Samples
 from tests.test_every_algorithm import Images
-from tests.toys import Net, federate
+from tests.toys import Blobs, Net, federate
 
 
 class Manual(Net):
@@ -185,7 +185,7 @@ class Clocked(ClientCallback):
 
 def fit(module, execution="vectorized", **client):
     server = FederatedServer(client=LocalTraining(execution=execution, **client))
-    return federate(module, server=server)
+    return federate(module, Blobs(batch_size=8), server=server)
 
 
 @pytest.mark.parametrize(
