@@ -9,17 +9,17 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fl_lightning._lightning.names import Trainer, rank_zero_only
 from fl_lightning._lightning.package import PACKAGE
 
-if PACKAGE == "lightning.pytorch":
+if not TYPE_CHECKING and PACKAGE == "lightning.pytorch":
     from lightning.fabric.strategies.launchers import subprocess_script
     from lightning.pytorch.plugins.environments import SLURMEnvironment
 else:
-    from lightning_fabric.strategies.launchers import subprocess_script  # type: ignore[no-redef]
-    from pytorch_lightning.plugins.environments import SLURMEnvironment  # type: ignore[assignment]
+    from lightning_fabric.strategies.launchers import subprocess_script
+    from pytorch_lightning.plugins.environments import SLURMEnvironment
 
 #: the process that started this one; it is rank zero if this is another rank
 _PARENT = os.getppid()
