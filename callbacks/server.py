@@ -11,7 +11,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fl_lightning._lightning.checkpoint import verify_checkpoints
+from fl_lightning._lightning.checkpoint import (
+    example_of_checkpoint,
+    explain_failed_restores,
+    verify_checkpoints,
+)
 from fl_lightning._lightning.client_module import without_compilation
 from fl_lightning._lightning.evaluation_loop import Sharing, share_evaluation
 from fl_lightning._lightning.names import Callback, LightningModule, Trainer, rank_zero_info
@@ -40,7 +44,7 @@ from fl_lightning.callbacks.run.preparation import (
     refuse_tuners,
 )
 from fl_lightning.callbacks.run.progress import RoundProgressBar
-from fl_lightning.callbacks.run.resumable import read_checkpoint
+from fl_lightning.callbacks.run.resumable import explain_failed_restore, read_checkpoint
 from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
 from fl_lightning.callbacks.run.tally import Tally
 from fl_lightning.client import CohortTraining, LocalTraining
@@ -156,9 +160,11 @@ class FederatedServer(RoundRunner):
         leave_model_unwrapped(trainer)
         trainer.log_every_n_steps = 1  # type: ignore[attr-defined]
         weights = [name for name, _ in pl_module.module.named_parameters()]
+        needed: Any = {"resume": stage == "fit", "weights": weights, "server": self.state_key}
         verify_checkpoints(
-            trainer, partial(read_checkpoint, resume=stage == "fit", weights=weights, server=self.state_key)
+            trainer, partial(read_checkpoint, example=lambda: example_of_checkpoint(trainer, self.state_key), **needed)
         )
+        explain_failed_restores(trainer, partial(explain_failed_restore, **needed))
         if stage == "fit":
             order_checkpoints(trainer)
             adapt_callbacks(trainer)
@@ -177,6 +183,9 @@ class FederatedServer(RoundRunner):
                 f"the checkpoint is from a run with {name}={was[name]}, but this one has {name}={now.get(name)}:"
                 " resume with the config.yaml of that run"
             )
+        if self._clients_state is not None:
+            assert isinstance(pl_module, FederatedModule)
+            pl_module.refuse_other_model(self._clients_state)
         if self.client_folder is not None:
             check_new_folder(Path(self.client_folder), "server.client_folder")
         if self._saved_run is None:
@@ -327,7 +336,7 @@ class FederatedServer(RoundRunner):
             self.aggregator.load_state_dict(state_dict["aggregator"])
         self.store.load_state_dict(state_dict["store"])
         self._clients_state = state_dict["clients_state"]
-        self._evaluations.load_state_dict(state_dict.get("evaluations", {}))
+        self._evaluations.load_state_dict(state_dict["evaluations"])
         self._bytes = dict(state_dict["bytes"])
         self._downloads.load_state_dict(state_dict["downloads"])
 

@@ -24,7 +24,12 @@ from fl_lightning._lightning.ranks import (
 from fl_lightning.callbacks import FederatedServer, RunSummary
 from fl_lightning.callbacks.run.provenance import Provenance
 from fl_lightning.cli import allowed_classes, partition, predict
-from fl_lightning.cli.checkpoints import check_checkpoint, find_last_checkpoint, last_checkpoint_of
+from fl_lightning.cli.checkpoints import (
+    check_checkpoint,
+    explain_failed_resume,
+    find_last_checkpoint,
+    last_checkpoint_of,
+)
 from fl_lightning.cli.commands import COMMANDS, RESUME
 from fl_lightning.cli.config_files import (
     check_arguments,
@@ -175,6 +180,8 @@ class FederatedCLI(ExtensibleCLI):
 
     def fit(self, **kwargs: Any) -> None:
         """Run ``Trainer.fit``. A run that ends before its first round leaves only tracebacks of clients behind."""
+        run = None if self._folder is None else RunFolder(self._folder)
+        before = None if run is None else _identity(run.checkpoint)
         try:
             self.trainer.fit(**kwargs)
         except BaseException as error:
@@ -189,6 +196,8 @@ class FederatedCLI(ExtensibleCLI):
             saved = self._folder is not None and RunFolder(self._folder).checkpoint.is_file()
             if isinstance(reason, StorageError):
                 reason = StorageError(f"{reason}. {RESUME if saved else _NOTHING_SAVED}")
+            if reason is error and run is not None and _identity(run.checkpoint) == before:
+                reason = explain_failed_resume(error, self.command_config.ckpt_path, run) or error
             if reason is not error:
                 raise reason from error
             raise
@@ -256,6 +265,15 @@ class FederatedCLI(ExtensibleCLI):
             set_keys = flatten(self.dump(skip_default=True))
             return str(find_last_checkpoint(self._root / self.run_name, self.dump(), set_keys))
         return ckpt_path
+
+
+def _identity(checkpoint: Path) -> tuple[int, int] | None:
+    """Return numbers that change when the file is replaced, or None if there is no file."""
+    try:
+        status = checkpoint.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def _remove_run(folder: RunFolder) -> None:
