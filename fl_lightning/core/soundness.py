@@ -112,6 +112,16 @@ class SoundnessCheck:
             return f"it has {str(update.num_samples)[:40]} samples"
         if update.learning_rate is not None and not isfinite(update.learning_rate):
             return "its learning rate is not finite"
+        extras = {f"extras[{name!r}]": value for name, value in update.extras.items()}
+        remembered = {
+            f"{name!r} in the memory of {writer}": value
+            for writer, memory in update.memory.items()
+            for name, value in memory.items()
+        }
+        loss = {"its loss": update.metrics["loss"]} if "loss" in update.metrics else {}
+        for name, value in {**update.state, **extras, **remembered, **loss}.items():
+            if not isinstance(value, Tensor):
+                return f"{name} is of type {type(value).__name__}, not a tensor"
         for name in self._required:
             if name not in update.state:
                 return f"its state lacks {name}"
@@ -126,6 +136,10 @@ class SoundnessCheck:
         for name, shape in self._extras.items():
             if name in update.extras and update.extras[name].shape != shape:
                 return f"extras[{name!r}] has shape {list(update.extras[name].shape)}, not {list(shape)}"
+            if name in update.extras and _kind(update.extras[name]) not in ("real", "integer"):
+                return (
+                    f"extras[{name!r}] is of type {update.extras[name].dtype}, but the algorithm expects real numbers"
+                )
         return None
 
     def _values(self, update: ClientUpdate) -> dict[str, Tensor]:

@@ -107,6 +107,13 @@ FAULTS = {
     "its learning rate is not finite": {"learning_rate": torch.nan},
     "its loss is not finite": {"metrics": {"loss": torch.tensor(torch.nan)}},
     "extras['steps'] has shape [1], not []": {"extras": {"steps": torch.tensor([3.0])}},
+    "extras['steps'] is of type torch.complex64, but the algorithm expects real numbers": {
+        "extras": {"steps": torch.tensor(1j)}
+    },
+    "extras['steps'] is of type int, not a tensor": {"extras": {"steps": 3}},
+    "head.bias is of type list, not a tensor": {"changes": {"head.bias": [0.0] * 4}, "num_bytes": 0},
+    "its loss is of type float, not a tensor": {"metrics": {"loss": 1.0}},
+    "'own' in the memory of Ditto is of type float, not a tensor": {"memory": {"Ditto": {"own": 1.0}}},
     "'own' in the memory of Ditto is not finite": {
         "memory": {"Ditto": {"other": torch.zeros(2), "own": torch.tensor([0.0, torch.nan])}}
     },
