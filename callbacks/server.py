@@ -11,7 +11,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fl_lightning._lightning.checkpoint import verify_checkpoints
+from fl_lightning._lightning.checkpoint import (
+    example_of_checkpoint,
+    explain_failed_restores,
+    verify_checkpoints,
+)
 from fl_lightning._lightning.client_module import without_compilation
 from fl_lightning._lightning.evaluation_loop import Sharing, share_evaluation
 from fl_lightning._lightning.names import Callback, LightningModule, Trainer, rank_zero_info
@@ -40,12 +44,13 @@ from fl_lightning.callbacks.run.preparation import (
     refuse_tuners,
 )
 from fl_lightning.callbacks.run.progress import RoundProgressBar
-from fl_lightning.callbacks.run.resumable import read_checkpoint
+from fl_lightning.callbacks.run.resumable import explain_failed_restore, read_checkpoint
 from fl_lightning.callbacks.run.rich_progress import RichRoundProgressBar
+from fl_lightning.callbacks.run.spoilt_model import ModelCheck
 from fl_lightning.callbacks.run.tally import Tally
 from fl_lightning.client import CohortTraining, LocalTraining
 from fl_lightning.core.distributed import broadcast_from_zero
-from fl_lightning.core.errors import MisconfigurationError, refuse_classes
+from fl_lightning.core.errors import MisconfigurationError, RoundFailedError, refuse_classes
 from fl_lightning.core.evaluations import Evaluations
 from fl_lightning.core.folders import check_new_folder
 from fl_lightning.core.limits import check_number
@@ -121,6 +126,8 @@ class FederatedServer(RoundRunner):
         self._clients_state: StateDict | None = None
         #: the served model, while the module holds another one during a round
         self._served_state: StateDict | None = None
+        #: on a GPU, the check of the last round's model until a checkpoint is written
+        self._model_check: ModelCheck | None = None
         self._evaluations = Evaluations()
         self._bytes = {"up": 0, "down": 0}
         self._validated_round: int | None = None
@@ -156,9 +163,11 @@ class FederatedServer(RoundRunner):
         leave_model_unwrapped(trainer)
         trainer.log_every_n_steps = 1  # type: ignore[attr-defined]
         weights = [name for name, _ in pl_module.module.named_parameters()]
+        needed: Any = {"resume": stage == "fit", "weights": weights, "server": self.state_key}
         verify_checkpoints(
-            trainer, partial(read_checkpoint, resume=stage == "fit", weights=weights, server=self.state_key)
+            trainer, partial(read_checkpoint, example=lambda: example_of_checkpoint(trainer, self.state_key), **needed)
         )
+        explain_failed_restores(trainer, partial(explain_failed_restore, **needed))
         if stage == "fit":
             order_checkpoints(trainer)
             adapt_callbacks(trainer)
@@ -177,6 +186,9 @@ class FederatedServer(RoundRunner):
                 f"the checkpoint is from a run with {name}={was[name]}, but this one has {name}={now.get(name)}:"
                 " resume with the config.yaml of that run"
             )
+        if self._clients_state is not None:
+            assert isinstance(pl_module, FederatedModule)
+            pl_module.refuse_other_model(self._clients_state)
         if self.client_folder is not None:
             check_new_folder(Path(self.client_folder), "server.client_folder")
         if self._saved_run is None:
@@ -234,7 +246,13 @@ class FederatedServer(RoundRunner):
         tally = Tally(pl_module.device, bool(self.client.log_metrics))
         # Waiting for a GPU once per client is the price of dropping a client before anything has seen its update.
         wait = self.client.on_error == "drop" or pl_module.device.type == "cpu"
-        is_unsound = SoundnessCheck(self.aggregator.layout, round.start, self.aggregator.extras_shapes(), wait)
+        is_unsound = SoundnessCheck(
+            self.aggregator.layout,
+            round.start,
+            self.aggregator.extras_shapes(),
+            wait,
+            bounded=self.client.on_error == "drop",
+        )
         lost = LostClients(round.number, self.client.on_error, self.min_clients, self._folder)
 
         for watcher in watchers:
@@ -253,11 +271,14 @@ class FederatedServer(RoundRunner):
                 self.store.stage(writer, update.client, values)
             tally.add(update, weight, self._downloads.size(update.client))
         totals = tally.read(is_unsound.num_doubts())
+        if totals.failed:
+            self._refuse_spoilt_model()  # it may be the reason
         lost.decide(totals, is_unsound, pl_module.device)  # after this, no client of the round can fail
         self.store.commit()
         self.store.exchange(pl_module.device)
         self.aggregator.reduce()
         aggregate = self.aggregator.finish_round()
+        self._model_check = ModelCheck(round.number, is_unsound, pl_module.device)
         self._install(pl_module, aggregate)
         self._downloads.end_round(_data_of(trainer).cohort(round.number), round.start, aggregate.state)
         for watcher in watchers:
@@ -310,6 +331,7 @@ class FederatedServer(RoundRunner):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs besides the served model, as plain types and tensors that Lightning loads."""
+        self._refuse_spoilt_model()  # before a checkpoint is written
         return {
             "run": self._current_run,
             "aggregator": self.aggregator.state_dict(),
@@ -327,7 +349,7 @@ class FederatedServer(RoundRunner):
             self.aggregator.load_state_dict(state_dict["aggregator"])
         self.store.load_state_dict(state_dict["store"])
         self._clients_state = state_dict["clients_state"]
-        self._evaluations.load_state_dict(state_dict.get("evaluations", {}))
+        self._evaluations.load_state_dict(state_dict["evaluations"])
         self._bytes = dict(state_dict["bytes"])
         self._downloads.load_state_dict(state_dict["downloads"])
 
@@ -378,10 +400,30 @@ class FederatedServer(RoundRunner):
             yield update
         yield from found
 
+    def _refuse_spoilt_model(self) -> None:
+        """Stop if the last round spoilt the global model. On a GPU, the host waits for the answer."""
+        check, self._model_check = self._model_check, None
+        if check is not None:
+            check.decide()
+
     def _install(self, pl_module: FederatedModule, aggregate: Aggregate) -> None:
-        self._served_state = None
+        assert self._model_check is not None
+        for state in (aggregate.state, aggregate.served_state):
+            self._model_check.watch(state)
+        if pl_module.device.type == "cpu":
+            self._model_check.decide()
+        before = snapshot(pl_module.module) if self.optimizer and pl_module.device.type == "cpu" else None
         self.aggregator.resize(pl_module.module, aggregate.state)
         pl_module.move_towards(aggregate.state)
+        if self.optimizer:
+            self._model_check.watch(snapshot(pl_module.module))
+        if before is not None:
+            try:
+                self._model_check.decide()
+            except RoundFailedError:
+                pl_module.module.load_state_dict(before, strict=False)
+                raise
+        self._served_state = None
         if aggregate.served_state is aggregate.state:
             self._clients_state = None
             return

@@ -227,18 +227,25 @@ class FederatedModule(LightningModule):
         elif not strict:  # Lightning returns the model from other processes, where it may have grown
             resize(self.module, state_dict)
         if strict:
-            self._check_same_model(state_dict)
+            self.refuse_other_model(state_dict)
         return self.module.load_state_dict(state_dict, strict=strict, assign=assign)
 
-    def _check_same_model(self, state: Mapping[str, Any]) -> None:
+    def refuse_other_model(self, state: Mapping[str, Any]) -> None:
+        """Reject a state from a checkpoint that has other entries than the module."""
         own = self.module.state_dict()
         for name in [*own, *state]:
             here, there = own.get(name), state.get(name)
             shapes = [getattr(value, "shape", None) for value in (here, there)]
+            real = [isinstance(value, Tensor) and value.is_floating_point() for value in (here, there)]
             if (name in own) != (name in state) or shapes[0] != shapes[1]:
                 described = [
                     "missing" if shape is None else f"of shape {tuple(shape)}" for shape in (shapes[1], shapes[0])
                 ]
+            elif real[0] and not real[1]:
+                described = [f"of type {getattr(value, 'dtype', None)}" for value in (there, here)]
+            else:
+                described = []
+            if described:
                 raise MisconfigurationError(
                     f"the checkpoint holds a different model: {name} is {described[0]} there and {described[1]} here:"
                     " use the model that the checkpoint was made with"

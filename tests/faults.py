@@ -66,6 +66,8 @@ def spoil(update: ClientUpdate, fault: str) -> ClientUpdate:
     if fault == "nan":
         weight.view(-1)[-1] = float("nan")
         update.state = {**update.state, name: weight}
+    elif fault == "huge":
+        update.state = {**update.state, name: torch.full_like(weight, 3e38)}
     elif fault == "shape":
         update.state = {**update.state, name: weight[1:]}
     elif fault == "missing":

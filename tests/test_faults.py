@@ -264,3 +264,62 @@ def test_a_traceback_that_cannot_be_written_does_not_hide_the_reason(tmp_path, m
     options = {"default_root_dir": tmp_path, "enable_checkpointing": True, "callbacks": [LastRound()]}
     with pytest.raises(RoundFailedError, match=r"^client 1 failed in round 1: ValueError: the client exploded$"):
         run("FedAvg", {(0, 1): "exception"}, rounds=1, **options)
+
+
+@pytest.mark.parametrize("algorithm", ["FedAvg", "FedNNNN", "FedAdp", "MultiKrum", "Scaffold"])
+def test_a_huge_update_stops_the_round_that_it_ruins_and_the_last_round_is_kept(algorithm, tmp_path):
+    options = {"rounds": 2, "default_root_dir": tmp_path, "enable_checkpointing": True}
+    module = fitting_model(algorithm)
+    with pytest.raises(RoundFailedError) as error:
+        run(algorithm, {(1, 2): "huge"}, module, callbacks=[LastRound()], **options)
+    assert re.fullmatch(
+        r"round 2 would make conv\.weight of the global model as large as [\w.+]+(, but numbers beyond 1\.8e\+19"
+        r" overflow)?; client 2 sent such numbers, 3e\+38 in conv\.weight: set client\.on_error to drop, or"
+        r" server\.aggregator to one that withstands bad clients, such as CoordinateMedian",
+        str(error.value),
+    )
+    checkpoint = tmp_path / "checkpoints" / "last.ckpt"
+    assert identical(dict(module.state_dict()), torch.load(checkpoint)["state_dict"])
+    whole, whole_trainer = run(algorithm, {}, rounds=2)
+    resumed, trainer = run(algorithm, {}, callbacks=[LastRound()], ckpt_path=checkpoint, **options)
+    assert identical(whole, resumed)
+    assert same(kept(trainer), kept(whole_trainer))
+
+
+def test_a_huge_update_is_dropped_like_one_that_is_not_finite():
+    dropped, trainer = run("Scaffold", {(0, 1): "huge"}, rounds=2, client=DROP)
+    expected, without = run("Scaffold", {}, rounds=2, selection=Without({(0, 1): "huge"}))
+    assert identical(dropped, expected)
+    assert same(kept(trainer), kept(without))
+
+
+def test_a_robust_aggregator_leaves_a_huge_update_out_and_goes_on():
+    state, trainer = run("CoordinateMedian", {(0, 1): "huge", (1, 2): "huge"}, rounds=3)
+    assert max(float(value.abs().max()) for value in state.values()) < 100
+    assert trainer.current_epoch == 3
+
+
+def test_a_server_that_ruins_the_model_stops_the_round_without_blaming_a_client(tmp_path):
+    def leap(parameters):
+        return torch.optim.SGD(parameters, lr=1e38)
+
+    options = {"default_root_dir": tmp_path, "enable_checkpointing": True, "callbacks": [LastRound()]}
+    module = fitting_model("FedAvg")
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    message = (
+        r"^round 1 would make .* no client sent such numbers: lower the learning rate of the clients or of the serv"
+    )
+    with pytest.raises(RoundFailedError, match=message):
+        run("FedAvg", {}, module, rounds=2, server={"optimizer": leap}, **options)
+    assert identical(dict(module.state_dict()), before)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_two_processes_name_the_client_whose_update_is_huge(ends):
+    with pytest.raises(Exception, match="RoundFailedError"):
+        run("FedAvg", {(1, 1): "huge"}, rounds=2, **TWO)
+    first, second = ends()
+    assert first == second
+    assert re.match(
+        r"RoundFailedError: round 2 would make .* client 1 sent such numbers, 3e\+38 in conv\.weight", first
+    )

@@ -10,6 +10,7 @@ from fl_lightning._lightning.names import LightningModule, Trainer
 from fl_lightning.aggregation import Aggregate
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.plain_types import require_type
 from fl_lightning.core.round import Round
 from fl_lightning.core.update import ClientUpdate
 from fl_lightning.module import FederatedModule
@@ -89,7 +90,7 @@ class Diagnostics(RoundCallback, ABC):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
-        self._restored = state_dict
+        self._restored = require_type(state_dict, dict[str, Tensor | list[Tensor]], "the state")
 
 
 def user_module(pl_module: LightningModule) -> LightningModule:

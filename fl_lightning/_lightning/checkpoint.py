@@ -1,11 +1,28 @@
 """Checkpoints that are verified when they are written and read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from fl_lightning._lightning.names import ModelCheckpoint, TorchCheckpointIO, Trainer
+from fl_lightning._lightning.names import Callback, ModelCheckpoint, TorchCheckpointIO, Trainer
+from fl_lightning.core.errors import MisconfigurationError, StorageError, find_disk_error
+from fl_lightning.core.plain_types import find_difference
 from fl_lightning.core.saved_file import PART, read_saved_file, replace_durably, write_saved_file
+from fl_lightning.core.user_code import frames_of, is_user_code
+
+#: the methods with which Lightning restores a checkpoint, and what each of them restores
+_RESTORING = {
+    "resume_start": "the run",
+    "restore_model": "the model",
+    "restore_datamodule": "the data",
+    "restore_callbacks": "a callback",
+    "restore_precision_plugin_state": "the precision",
+    "restore_loops": "the progress",
+    "restore_optimizers": "the server's optimiser",
+    "restore_lr_schedulers": "a scheduler",
+}
+_PACKAGES = ("pytorch_lightning", "lightning", "fl_lightning")
 
 
 class VerifiedCheckpointIO(TorchCheckpointIO):
@@ -47,6 +64,73 @@ def verify_checkpoints(trainer: Trainer, load: Callable[..., dict[str, Any]]) ->
     """
     if type(trainer.strategy.checkpoint_io) in (TorchCheckpointIO, VerifiedCheckpointIO):
         trainer.strategy.checkpoint_io = VerifiedCheckpointIO(load)
+
+
+def explain_failed_restores(trainer: Trainer, explain: Callable[[str, str, Exception], Exception]) -> None:
+    """Replace the errors that a checkpoint with unsuitable content causes while Lightning restores it.
+
+    Errors in a user's own code stay as they are.
+
+    Args:
+        trainer: the Trainer.
+        explain: returns the error to raise, given the checkpoint, what cannot be restored, and the error.
+    """
+    connector = trainer._checkpoint_connector
+
+    def guarded(method: str, part: str) -> Callable[..., None]:
+        restore = getattr(type(connector), method)
+
+        @wraps(restore)
+        def wrapper(*args: Any, **kwargs: Any) -> None:
+            try:
+                if method == "restore_optimizers":
+                    _check_optimizers(trainer, connector._loaded_checkpoint)
+                restore(connector, *args, **kwargs)
+            except (MisconfigurationError, StorageError):
+                raise
+            except Exception as error:
+                frames = frames_of(error.__traceback__)
+                known = type(error).__name__ == "MisconfigurationException" or find_disk_error(error) is not None
+                if known or not connector._ckpt_path or any(is_user_code(frame) for frame in frames):
+                    raise
+                restored = [frame.f_locals.get("callback") for frame in frames]
+                names = [type(callback).__name__ for callback in restored if isinstance(callback, Callback)]
+                raise explain(str(connector._ckpt_path), [part, *names][-1], error) from error
+
+        return wrapper
+
+    for method, part in _RESTORING.items():
+        setattr(connector, method, guarded(method, part))
+
+
+def example_of_checkpoint(trainer: Trainer, server: str) -> dict[str, Any]:
+    """Return parts of a checkpoint of a run that is about to begin: the loops and the callbacks of libraries.
+
+    Args:
+        trainer: the Trainer, once its callbacks are set up.
+        server: the key of the server, whose state is left out.
+    """
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    known = [callback for callback in callbacks if type(callback).__module__.partition(".")[0] in _PACKAGES]
+    states = {callback.state_key: callback.state_dict() for callback in known if callback.state_key != server}
+    return {"loops": {"fit_loop": trainer.fit_loop.state_dict()}, "callbacks": states}
+
+
+def _check_optimizers(trainer: Trainer, checkpoint: Mapping[str, Any]) -> None:
+    """Reject settings of a type that the optimisers do not have, and parameters that remember different things.
+
+    Raises:
+        TypeError: if there are any.
+    """
+    for optimizer, state in zip(trainer.optimizers, checkpoint["optimizer_states"], strict=True):
+        problem = find_difference(state["param_groups"], optimizer.state_dict()["param_groups"], "param_groups")
+        if problem is not None:
+            raise TypeError(problem)
+        for group in state["param_groups"]:
+            kept = [state["state"][number] for number in group["params"] if number in state["state"]]
+            kinds = [{name: type(value) for name, value in values.items()} for values in kept]
+            if any(kind != kinds[0] for kind in kinds):
+                raise TypeError("state holds values of different types for different parameters")
 
 
 class AtomicCheckpoint(ModelCheckpoint):

@@ -206,6 +206,31 @@ class Aggregator(ABC):
             self._start = self.layout.flatten(self.start_state, dtype=self.dtype)
         return self._start
 
+    def kept_vector(self, kept: Tensor | None, name: str) -> Tensor:
+        """Return a vector that the algorithm keeps between rounds, with one number per parameter; zeros at first.
+
+        Args:
+            kept: what the algorithm kept in the last round, possibly read from a checkpoint; None if there was none.
+            name: what it is, for an error message.
+
+        Raises:
+            MisconfigurationError: if it is missing after the first round, or has another size than the parameters that
+                are trained now.
+        """
+        size = len(self.start.parameters)
+        if kept is None:
+            if self.federation is not None and self.round.number > 0:
+                raise MisconfigurationError(
+                    f"the checkpoint lacks the {name} of {type(self).__name__}: resume from another one"
+                )
+            return torch.zeros_like(self.start.parameters)
+        if kept.shape != (size,):
+            raise MisconfigurationError(
+                f"the {name} that {type(self).__name__} kept has shape {list(kept.shape)}, but the model trains {size}"
+                " parameters: resume with the model that the run had, and with the same layers frozen"
+            )
+        return kept.to(self.start.parameters)
+
     @property
     def num_clients(self) -> int | None:
         """K, the number of all clients; None outside a run."""

@@ -5,10 +5,10 @@ Yin, Chen, Ramchandran, Bartlett. Byzantine-Robust Distributed Learning: Towards
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fl_lightning.aggregation.base import Aggregate
-from fl_lightning.aggregation.robust import ColumnAggregator, check_fraction, share_of
+from fl_lightning.aggregation.base import Aggregate, Federation
+from fl_lightning.aggregation.robust import ColumnAggregator, check_fraction, share_of, warn_if_nobody
 
 
 class CoordinateMedian(ColumnAggregator):
@@ -19,7 +19,7 @@ class CoordinateMedian(ColumnAggregator):
     """
 
     def finish_round(self) -> Aggregate:
-        return Aggregate(self.result(self.combine(_median)))
+        return Aggregate(self.result(self.combine(column_medians)))
 
 
 class TrimmedMean(ColumnAggregator):
@@ -38,6 +38,10 @@ class TrimmedMean(ColumnAggregator):
         check_fraction(fraction, self)
         self.fraction = fraction
 
+    def prepare(self, model: nn.Module, federation: Federation) -> None:
+        super().prepare(model, federation)
+        warn_if_nobody(self.fraction, federation, self, fewest=3)
+
     def finish_round(self) -> Aggregate:
         clients = len(self.cohort)
         cut = share_of(self.fraction, clients)
@@ -48,7 +52,7 @@ class TrimmedMean(ColumnAggregator):
         return Aggregate(self.result(self.combine(trimmed)), metrics={"trimmed_mean/left_out": 2.0 * cut})
 
 
-def _median(rows: Tensor) -> Tensor:
+def column_medians(rows: Tensor) -> Tensor:
     """Return the median of each column: the middle value, or the mean of the two middle values."""
     ordered = rows.sort(dim=0).values
     return torch.lerp(ordered[(len(rows) - 1) // 2], ordered[len(rows) // 2], 0.5)

@@ -14,6 +14,7 @@ from torch import Tensor
 from fl_lightning.aggregation.base import Aggregate
 from fl_lightning.aggregation.split import SplitAggregator
 from fl_lightning.core.limits import check_number
+from fl_lightning.core.plain_types import require_type
 from fl_lightning.core.state import FlatState
 from fl_lightning.metrics.functional import adaptive_weights, angles_of, gradient_divergence, products_of
 
@@ -88,7 +89,9 @@ class FedAdp(SplitAggregator):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        clients, sums, rounds = (state_dict[name].tolist() for name in ("clients", "angle_sums", "rounds"))
+        clients, sums, rounds = (
+            require_type(state_dict[name], Tensor, name).tolist() for name in ("clients", "angle_sums", "rounds")
+        )
         self._history = dict(zip(clients, zip(sums, rounds, strict=True), strict=True))
 
     def _updates(self) -> Iterator[Tensor]:

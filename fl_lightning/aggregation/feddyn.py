@@ -18,6 +18,7 @@ from fl_lightning.aggregation.base import Aggregate
 from fl_lightning.aggregation.streaming import StreamingAggregator
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.limits import check_number
+from fl_lightning.core.plain_types import require_type
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState, StateDict
 from fl_lightning.core.update import ClientUpdate
@@ -54,7 +55,7 @@ class FedDyn(StreamingAggregator):
 
     def finish_round(self) -> Aggregate:
         mean = self.mean
-        before = torch.zeros_like(mean.parameters) if self.correction is None else self.correction.to(mean.parameters)
+        before = self.kept_vector(self.correction, "correction")
         num_clients = self.num_clients or self.sums["clients"]
         self.correction = before - self.alpha * self.sums["moves"] / num_clients
         parameters = mean.parameters - self.correction / self.alpha
@@ -64,7 +65,7 @@ class FedDyn(StreamingAggregator):
         return {"correction": self.correction}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.correction = state_dict["correction"]
+        self.correction = require_type(state_dict["correction"], Tensor | None, "correction")
 
 
 class DynamicRegulariser(ClientCallback):

@@ -12,6 +12,7 @@ from fl_lightning.aggregation.base import Aggregate
 from fl_lightning.aggregation.streaming import StreamingAggregator
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.limits import check_number
+from fl_lightning.core.plain_types import require_type
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState
 from fl_lightning.core.update import ClientUpdate
@@ -38,7 +39,7 @@ class _TwoModels(StreamingAggregator):
         mean, start = self.mean, self.start.parameters
         average = mean.parameters - start
         scale, moves = self.scale(average)
-        last = torch.zeros_like(start) if self.momentum is None else self.momentum.to(start)
+        last = self.kept_vector(self.momentum, "momentum")
         step = average.mul_(scale).add_(self.gamma * last)  # eq. 10 or 12
         self.momentum = torch.where(moves, step, last)
         clients = torch.where(moves, start + step, start)  # eq. 11 or 13
@@ -54,7 +55,7 @@ class _TwoModels(StreamingAggregator):
         return {"momentum": self.momentum}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.momentum = state_dict["momentum"]
+        self.momentum = require_type(state_dict["momentum"], Tensor | None, "momentum")
 
 
 class FedNNNN(_TwoModels):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.aggregation.base import Aggregate, Federation
-from fl_lightning.aggregation.robust import ColumnAggregator, check_fraction, share_of
+from fl_lightning.aggregation.robust import ColumnAggregator, check_fraction, share_of, warn_if_nobody
 from fl_lightning.core.errors import MisconfigurationError
 
 
@@ -36,6 +36,7 @@ class Krum(ColumnAggregator):
         super().prepare(model, federation)
         if federation.clients_per_round is not None:
             self._num_bad(federation.clients_per_round)
+        warn_if_nobody(self.fraction, federation, self, fewest=5)  # 2f + 2 < n
 
     def finish_round(self) -> Aggregate:
         clients = len(self.cohort)

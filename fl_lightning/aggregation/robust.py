@@ -1,9 +1,12 @@
 """What robust aggregators share: the expected number of bad clients, and the clients' states side by side."""
 
+import math
 from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
+from fl_lightning._lightning.names import rank_zero_warn
+from fl_lightning.aggregation.base import Federation
 from fl_lightning.aggregation.split import SplitAggregator
 from fl_lightning.core.limits import check_number
 from fl_lightning.core.state import FlatState
@@ -21,6 +24,28 @@ def check_fraction(fraction: float, aggregator: object) -> None:
 def share_of(fraction: float, clients: int) -> int:
     """Return the fraction of a number of clients, rounded down. Float rounding does not matter: 0.29 of 100 is 29."""
     return int(fraction * clients + 1e-9)
+
+
+def warn_if_nobody(fraction: float, federation: Federation, aggregator: object, fewest: int = 1) -> None:
+    """Warn about a fraction of bad clients that is less than one client per round, so that it protects from none.
+
+    Args:
+        fraction: the fraction.
+        federation: the run.
+        aggregator: the aggregator that uses the fraction.
+        fewest: with how many clients per round the aggregator can withstand a bad one.
+    """
+    clients = federation.clients_per_round
+    if not clients or fraction == 0 or share_of(fraction, clients) > 0:
+        return
+    name, enough = type(aggregator).__name__, math.ceil(1000 / clients) / 1000
+    fix = f"set fraction of {name} to {enough} or more, or select more clients"
+    if clients < fewest:
+        fix = f"select at least {fewest} clients per round, and set fraction of {name} to {1 / fewest:.3g} or more"
+    rank_zero_warn(
+        f"fraction={fraction} of {clients} clients per round is less than one client, so {name} takes all clients for"
+        f" good ones: {fix}"
+    )
 
 
 class ColumnAggregator(SplitAggregator):

@@ -19,6 +19,7 @@ from fl_lightning.aggregation.streaming import StreamingAggregator
 from fl_lightning.client import ClientCallback
 from fl_lightning.client.effective_steps import EffectiveSteps, check_plain_sgd
 from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.plain_types import require_type
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState, StateDict
 from fl_lightning.core.update import ClientUpdate
@@ -40,9 +41,7 @@ class Scaffold(StreamingAggregator):
 
     def begin_round(self, model: nn.Module, round: Round) -> None:
         super().begin_round(model, round)
-        if self.control is None:
-            self.control = torch.zeros_like(self.start.parameters)
-        self.control = self.control.to(self.start.parameters)
+        self.control = self.kept_vector(self.control, "control variate")
         self.sums["control"] = torch.zeros_like(self.control)
         self.sums["clients"] = self.control.new_zeros(())
 
@@ -73,7 +72,7 @@ class Scaffold(StreamingAggregator):
         return {"control": self.control}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.control = state_dict["control"]
+        self.control = require_type(state_dict["control"], Tensor | None, "control")
 
 
 class ControlVariates(ClientCallback):

@@ -24,7 +24,12 @@ from fl_lightning._lightning.ranks import (
 from fl_lightning.callbacks import FederatedServer, RunSummary
 from fl_lightning.callbacks.run.provenance import Provenance
 from fl_lightning.cli import allowed_classes, partition, predict
-from fl_lightning.cli.checkpoints import check_checkpoint, find_last_checkpoint, last_checkpoint_of
+from fl_lightning.cli.checkpoints import (
+    check_checkpoint,
+    explain_failed_resume,
+    find_last_checkpoint,
+    last_checkpoint_of,
+)
 from fl_lightning.cli.commands import COMMANDS, RESUME
 from fl_lightning.cli.config_files import (
     check_arguments,
@@ -39,7 +44,13 @@ from fl_lightning.cli.save_config import SaveRunConfig
 from fl_lightning.cli.signals import are_installed
 from fl_lightning.cli.trial import TrialBatch
 from fl_lightning.client.training import LocalTraining
-from fl_lightning.core.errors import MisconfigurationError, StorageError, describe_os_error, find_disk_error
+from fl_lightning.core.errors import (
+    MisconfigurationError,
+    StorageError,
+    describe_os_error,
+    find_disk_error,
+    misses_file_in,
+)
 from fl_lightning.core.federation import FederationSettings
 from fl_lightning.core.folders import check_new_folder
 from fl_lightning.core.limits import check_number
@@ -55,6 +66,7 @@ RUNS = "runs"
 _NOTHING_SAVED = (
     "No round is saved: make room there, or set trainer.default_root_dir to another folder, and run the command again."
 )
+_ALL_LOST = "Its rounds are lost: run the command again."
 #: maximum number of processes per core
 _PROCESSES_PER_CORE = 16
 
@@ -175,6 +187,8 @@ class FederatedCLI(ExtensibleCLI):
 
     def fit(self, **kwargs: Any) -> None:
         """Run ``Trainer.fit``. A run that ends before its first round leaves only tracebacks of clients behind."""
+        run = None if self._folder is None else RunFolder(self._folder)
+        before = None if run is None else _identity(run.checkpoint)
         try:
             self.trainer.fit(**kwargs)
         except BaseException as error:
@@ -186,9 +200,14 @@ class FederatedCLI(ExtensibleCLI):
             failure = None if isinstance(error, StorageError) else find_disk_error(error)
             if failure is not None:
                 reason = StorageError(f"{self._folder} could not be written to: {describe_os_error(failure)}")
-            saved = self._folder is not None and RunFolder(self._folder).checkpoint.is_file()
-            if isinstance(reason, StorageError):
-                reason = StorageError(f"{reason}. {RESUME if saved else _NOTHING_SAVED}")
+            saved = run is not None and run.checkpoint.is_file()
+            removed = run is not None and not run.lock.exists() and misses_file_in(error, str(run))
+            if isinstance(reason, StorageError) or removed:
+                advice = RESUME if saved else _ALL_LOST if removed else _NOTHING_SAVED
+                problem = f"{run} was removed while the run was writing to it" if removed else reason
+                reason = StorageError(f"{problem}. {advice}")
+            if reason is error and run is not None and _identity(run.checkpoint) == before:
+                reason = explain_failed_resume(error, self.command_config.ckpt_path, run) or error
             if reason is not error:
                 raise reason from error
             raise
@@ -256,6 +275,15 @@ class FederatedCLI(ExtensibleCLI):
             set_keys = flatten(self.dump(skip_default=True))
             return str(find_last_checkpoint(self._root / self.run_name, self.dump(), set_keys))
         return ckpt_path
+
+
+def _identity(checkpoint: Path) -> tuple[int, int] | None:
+    """Return numbers that change when the file is replaced, or None if there is no file."""
+    try:
+        status = checkpoint.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def _remove_run(folder: RunFolder) -> None:

@@ -1,18 +1,26 @@
 """The checkpoint that ``--ckpt_path`` names."""
 
+import traceback
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
-from fl_lightning.callbacks.run.resumable import read_checkpoint
-from fl_lightning.core.errors import MisconfigurationError
-from fl_lightning.core.run_folder import RunFolder
+from fl_lightning.callbacks.run.resumable import read_checkpoint, suggest_checkpoint
+from fl_lightning.cli.failures import is_lightnings_mistake
+from fl_lightning.client.failures import describe_error
+from fl_lightning.core.errors import MisconfigurationError, RoundFailedError, find_disk_error
+from fl_lightning.core.run_folder import RunFolder, short_path
+from fl_lightning.core.user_code import frames_of, is_user_code
 from fl_lightning.experiments.settings import Difference, differences, flatten
 
 #: sections that are compared with the configuration of a run; the others belong to a single command
 _SECTIONS = ("seed_everything", "model", "data", "client", "server", "trainer")
+#: errors that values of wrong types or shapes may cause
+_ERRORS_OF_VALUES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, RuntimeError)
 
 
 def check_checkpoint(ckpt_path: str, resume: bool, weights_only: bool = True) -> None:
@@ -31,6 +39,33 @@ def check_checkpoint(ckpt_path: str, resume: bool, weights_only: bool = True) ->
         raise MisconfigurationError(f"ckpt_path={ckpt_path}: there is no such file")
     if weights_only:
         read_checkpoint(Path(ckpt_path), resume=resume)
+
+
+def explain_failed_resume(error: BaseException, ckpt_path: str | None, run: RunFolder) -> RoundFailedError | None:
+    """Return a one-line error for a run that failed before it had completed a round after its checkpoint.
+
+    The values in a checkpoint that somebody has changed may fit only as long as nothing computes with them. Return None
+    for other errors: of the user's own code, of the system, and those that are one line already.
+
+    Args:
+        error: what the run raised.
+        ckpt_path: the checkpoint that it was resumed from.
+        run: the folder of the run, which keeps the traceback.
+    """
+    if ckpt_path is None or "://" in ckpt_path or not isinstance(error, _ERRORS_OF_VALUES):
+        return None
+    if isinstance(error, torch.OutOfMemoryError) or is_lightnings_mistake(error):
+        return None
+    if find_disk_error(error) is not None or any(is_user_code(frame) for frame in frames_of(error.__traceback__)):
+        return None
+    kept = ""
+    with suppress(OSError):
+        run.resume_error.write_text("".join(traceback.format_exception(error)))
+        kept = f" (traceback in {short_path(run.resume_error)})"
+    return RoundFailedError(
+        f"the first round after ckpt_path={ckpt_path} failed, {describe_error(error)}{kept}: if it fails again,"
+        f" {suggest_checkpoint(Path(ckpt_path), resume=True)}"
+    )
 
 
 def last_checkpoint_of(run: RunFolder) -> Path:

@@ -1,6 +1,7 @@
 """Choosing and running a command: mistakes are printed in one line and set the exit code."""
 
 import importlib
+import os
 import sys
 import threading
 
@@ -89,7 +90,9 @@ def _run_federated_cli(args: list[str] | None) -> None:
 
 def _report_thread(failure: threading.ExceptHookArgs) -> None:
     """Print the traceback of a thread, unless the disk failed: the main thread soon reports that in one line."""
-    if find_disk_error(failure.exc_value) is None:
+    error = failure.exc_value
+    lost_events = isinstance(error, FileNotFoundError) and "events.out.tfevents" in os.fsdecode(error.filename or "")
+    if find_disk_error(error) is None and not lost_events:
         threading.__excepthook__(failure)
 
 

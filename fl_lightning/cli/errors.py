@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 
 from fl_lightning.cli.commands import COMMANDS
-from fl_lightning.experiments.yaml_file import quote_key
+from fl_lightning.experiments.yaml_file import is_name
 
 #: jsonargparse's messages about an unknown option: on the command line, in a config, and of a class
 _UNKNOWN_OPTION = (
@@ -15,6 +15,8 @@ _UNKNOWN_OPTION = (
     r"Subcommand '\w+' does not accept option '([\w.]+)'",
     r"Option '([\w.]+)' is not accepted",
 )
+#: replaces the parser's message about a key that cannot be the name of an option
+_NO_NAME = "one of its keys is not a name: remove that key, which is not shown here because the file may hold secrets"
 
 
 def shorten_parser_error(message: str) -> str:
@@ -98,7 +100,9 @@ def _concrete_subclasses(base: type) -> set[str]:
 
 def _hide_content(message: str) -> str:
     """Remove keys that are no names, and values with a structure: the parser may have read them from any file."""
-    message = re.sub(r"(?<=ption )'(.*?)'(?= is not accepted|$)", lambda found: quote_key(found.group(1)), message)
+    unknown = r"(?:Option|Subcommand '\w+' does not accept option) '(.*?)'(?: is not accepted|$)"
+    message = re.sub(unknown, lambda found: found.group() if is_name(found.group(1)) else _NO_NAME, message)
+    message = re.sub(r'Spaces not allowed in keys: ".*"\.?', _NO_NAME, message)
     return re.sub(r"(Got value|Given value): [\[{].*?[\]}](?=$| - )", r"\1: this", message)
 
 

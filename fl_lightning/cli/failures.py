@@ -1,22 +1,9 @@
 """One-line explanations of errors that other libraries raise because of a mistake in the configuration."""
 
-import sys
-import sysconfig
-import traceback
-from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 from fl_lightning.core.errors import MisconfigurationError
-
-#: folders of code that is not the user's own
-_LIBRARIES = tuple(
-    str(folder)
-    for folder in {
-        *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *(Path(folder).resolve() for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))),
-        *(Path(module.__file__ or "").resolve().parent for module in [sys.modules["fl_lightning"]]),
-    }
-)
+from fl_lightning.core.user_code import frames_of, is_user_code
 
 
 def explain_failure(error: BaseException) -> MisconfigurationError | None:
@@ -27,10 +14,10 @@ def explain_failure(error: BaseException) -> MisconfigurationError | None:
     cause = _first_cause(error)
     if isinstance(cause, MisconfigurationError):
         return cause
-    frames = _frames(cause.__traceback__) + _frames(error.__traceback__)
-    if any(_is_user_code(frame) for frame in frames):
+    frames = frames_of(cause.__traceback__) + frames_of(error.__traceback__)
+    if any(is_user_code(frame) for frame in frames):
         return None
-    made = _class_that_was_made(_frames(cause.__traceback__))
+    made = _class_that_was_made(frames_of(cause.__traceback__))
     text = " ".join(str(cause).split()) or "no reason given"
     where = f"{made} cannot be created with these arguments" if made else "the configuration cannot be used"
     return MisconfigurationError(f"{where}, {type(cause).__name__}: {_shortened(text)}: change that setting")
@@ -48,17 +35,6 @@ def _first_cause(error: BaseException) -> BaseException:
     while error.__cause__ is not None and not isinstance(error, MisconfigurationError):
         error = error.__cause__
     return error
-
-
-def _frames(trace: TracebackType | None) -> list[FrameType]:
-    return [frame for frame, _ in traceback.walk_tb(trace)]
-
-
-def _is_user_code(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
-    if file.startswith("<") or frame.f_globals.get("__name__", "").partition(".")[0] == "fl_lightning":
-        return False
-    return not str(Path(file).resolve()).startswith(_LIBRARIES)
 
 
 def _class_that_was_made(frames: list[FrameType]) -> str | None:

@@ -1,6 +1,7 @@
 """Errors that are explained in one line, and a check for the most common mistake."""
 
 import errno
+import os
 from typing import Any
 
 
@@ -46,6 +47,15 @@ def find_disk_error(error: BaseException | None) -> OSError | None:
     while error is not None and not (isinstance(error, OSError) and error.errno in _DISK_ERRORS):
         error = error.__cause__
     return error
+
+
+def misses_file_in(error: BaseException | None, folder: str) -> bool:
+    """Return whether an error says that a file in the folder does not exist, even if other errors wrap it."""
+    while error is not None:
+        if isinstance(error, FileNotFoundError) and os.fsdecode(error.filename or "").startswith(folder):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def describe_os_error(error: OSError) -> str:

@@ -83,6 +83,11 @@ class RunFolder:
         return self.path / "client_errors.log"
 
     @property
+    def resume_error(self) -> Path:
+        """The traceback of an error in the first round after a checkpoint, if no code of the user caused it."""
+        return self.path / "resume_error.log"
+
+    @property
     def events(self) -> list[Path]:
         """TensorBoard's event files, one per start of the run, sorted by name."""
         return sorted(self.path.glob(self._EVENTS))

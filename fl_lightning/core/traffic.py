@@ -58,7 +58,10 @@ class Downloads:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
         self._holders = self._holders[:0]
-        self._add_holders(state_dict["holders"])
+        holders = state_dict["holders"]
+        if holders.ndim != 1 or holders.is_floating_point() or (holders < 0).any():
+            raise TypeError("holders is not a vector of clients")
+        self._add_holders(holders)
         self._moved = set(state_dict["moved"])
 
     def _add_holders(self, clients: Sequence[int] | Tensor) -> None:

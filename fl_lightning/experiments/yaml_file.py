@@ -36,7 +36,12 @@ def read_yaml_file(path: Path) -> Any:
 
 def quote_key(key: object) -> str:
     """Return a key for a message, unless it is no name: it may be a line of a file with passwords."""
-    return f"'{key}'" if re.fullmatch(r"[\w.+-]{1,60}", str(key)) else "one of its keys"
+    return f"'{key}'" if is_name(key) else "one of its keys"
+
+
+def is_name(key: object) -> bool:
+    """Return whether a key may be the name of a setting, so that a message may repeat it."""
+    return re.fullmatch(r"[\w.+-]{1,60}", str(key)) is not None
 
 
 def _measure(content: Any, path: Path) -> None:

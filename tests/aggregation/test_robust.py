@@ -12,6 +12,7 @@ from fl_lightning import ClientUpdate
 from fl_lightning.aggregation import (
     CoordinateMedian,
     FedAvg,
+    Federation,
     GeometricMedian,
     Krum,
     MultiKrum,
@@ -278,3 +279,68 @@ def test_krum_with_too_many_bad_clients_for_a_round_is_refused_before_training()
         "fraction=0.4 means that f=2 of 6 clients in a round may be bad, but Krum needs 2f + 2 < 6:"
         " set fraction of Krum to 0.167 or less, or select more clients"
     )
+
+
+#: close to the largest number in float32
+HUGE = 3e38
+
+
+def with_huge_clients(clients: int, bad: int, generator) -> tuple[list[ClientUpdate], list[ClientUpdate]]:
+    """Return all updates, and the good ones. The others hold nothing but the largest numbers, of both signs."""
+    model = ConvNet()
+    updates = random_updates(model, clients, generator)
+    for number, update in enumerate(updates):
+        update.state = update.state | {"frozen": model.frozen.detach(), "flag": model.flag}
+        if number < bad:
+            signs = {
+                name: torch.tensor(generator.choice([-1.0, 1.0], size=tuple(model.state_dict()[name].shape)))
+                for name in NAMES
+            }
+            update.state = update.state | {name: (HUGE * sign).float() for name, sign in signs.items()}
+    return updates, updates[bad:]
+
+
+@pytest.mark.parametrize(("clients", "bad"), [(4, 1), (5, 1), (10, 3)])
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_the_largest_numbers_that_clients_can_send_do_no_harm(clients, bad, weighting, generator):
+    updates, good = with_huge_clients(clients, bad, generator)
+    for update in updates:
+        update.num_samples = 10
+    rows, low, high = matrix(updates), matrix(good).min(axis=0), matrix(good).max(axis=0)
+    ordered = np.sort(rows, axis=0)
+    expected = {
+        CoordinateMedian(): np.median(rows, axis=0),
+        TrimmedMean(bad / clients): ordered[bad : clients - bad].mean(axis=0),
+    }
+    if clients > 4:  # Krum needs 2f + 2 < n
+        expected[Krum(bad / clients)] = papers_krum(rows, bad, 1)
+        expected[MultiKrum(bad / clients)] = papers_krum(rows, bad, clients - bad)
+    for aggregator, value in expected.items():
+        found = aggregated(aggregator, updates, weighting=weighting)
+        np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-6)
+        assert ((found >= low - 1e-5) & (found <= high + 1e-5)).all()
+    centre, theta = matrix(good).mean(axis=0), bad / clients
+    bound = 2 * (1 - theta) / (1 - 2 * theta) * max(np.linalg.norm(matrix(good) - centre, axis=1))
+    found = aggregated(GeometricMedian(), updates, weighting=weighting)
+    assert np.linalg.norm(found - centre) <= bound
+
+
+def test_the_geometric_median_with_an_update_that_is_far_too_long_starts_at_the_coordinate_wise_median(generator):
+    updates, _ = with_huge_clients(6, 1, generator)
+    rows, alphas = matrix(updates), np.full(6, 1 / 6)
+    v = np.median(rows, axis=0)
+    for _ in range(3):
+        betas = alphas / np.maximum(1e-6, np.sqrt(((v - rows) ** 2).sum(axis=1)))
+        v = betas @ rows / betas.sum()
+    np.testing.assert_allclose(aggregated(GeometricMedian(), updates, weighting="uniform"), v, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("aggregator", "clients"), [(TrimmedMean(0.2), 3), (MultiKrum(0.2), 4), (Krum(0.1), 9)])
+def test_a_fraction_that_is_less_than_one_client_causes_a_warning(aggregator, clients):
+    selection = RandomClients(count=clients)
+    least = {3: 0.334, 4: 0.2, 9: 0.112}[clients]
+    with pytest.warns(
+        UserWarning, match=rf"of {clients} clients per round is less than one client.* to {least} or more"
+    ):
+        aggregator.prepare(ConvNet(), Federation(20, 0, selection=selection))
+    assert robust.share_of(least, 5 if clients == 4 else clients) == 1

@@ -11,9 +11,10 @@ from pytorch_lightning import Callback
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from fl_lightning.callbacks import FederatedServer
 from fl_lightning.callbacks.run.checkpoint import LastRound
+from fl_lightning.callbacks.run.saved_types import SavedServer, SavedTrainer
 from fl_lightning.core.errors import MisconfigurationError, StorageError
+from fl_lightning.core.plain_types import find_mismatch
 from fl_lightning.core.run_folder import RunFolder
 from tests.core.test_run_lock import HOLDER
 from tests.toys import federate, identical
@@ -215,7 +216,44 @@ def test_a_full_disk_stops_the_run_and_the_last_round_is_kept(tmp_path, monkeypa
     assert epoch_of(RunFolder(tmp_path).checkpoint) == 1
 
 
-def test_the_servers_state_has_the_parts_that_are_required():
-    from fl_lightning.callbacks.run.resumable import _SERVER_PARTS
+def test_the_types_that_are_required_are_those_that_a_run_saves(folder):
+    content = torch.load(folder.checkpoint, weights_only=True)
+    saved = content["callbacks"]["FederatedServer"]
+    assert find_mismatch(content, SavedTrainer) is None
+    assert find_mismatch(saved, SavedServer) is None
+    assert SavedServer.__annotations__.keys() == saved.keys()
 
-    assert set(_SERVER_PARTS) <= FederatedServer().state_dict().keys()
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        (lambda server: server["bytes"].update(up="many"), r"\.bytes\.up is a str, not an int"),
+        (lambda server: server.update(clients_state=[]), r"\.clients_state is a list, not a dict or None"),
+        (lambda server: server["downloads"]["moved"].append(3), r"\.downloads\.moved\.0 is an int, not a str"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_named_with_the_previous_round(folder, edit, problem):
+    change(folder.checkpoint, lambda content: edit(content["callbacks"]["FederatedServer"]))
+    problem = rf"holds a value that no run has saved: callbacks\.FederatedServer{problem}"
+    way_out = f"use the one after round 2, --ckpt_path {folder.previous_checkpoint}"
+    with pytest.raises(MisconfigurationError, match=f"^ckpt_path={folder.checkpoint} {problem}: {way_out}$"):
+        run(folder.path, rounds=4, ckpt_path=str(folder.checkpoint))
+
+
+def test_an_error_while_an_optimiser_is_restored_names_what_and_the_previous_round(folder):
+    change(folder.checkpoint, lambda content: content["optimizer_states"][0]["param_groups"].append({"params": []}))
+    message = f"^ckpt_path={folder.checkpoint} does not fit this run: the server's optimiser cannot be restored, Value"
+    with pytest.raises(MisconfigurationError, match=message) as error:
+        run(folder.path, rounds=4, ckpt_path=str(folder.checkpoint))
+    assert str(error.value).endswith(f": use the one after round 2, --ckpt_path {folder.previous_checkpoint}")
+
+
+def test_an_error_in_a_users_callback_keeps_its_traceback(folder):
+    class Mine(Callback):
+        def load_state_dict(self, state_dict):
+            raise KeyError("mine")
+
+    change(folder.checkpoint, lambda content: content["callbacks"].update({"Mine": {"some": 1}}))
+    Mine.state_key = "Mine"
+    with pytest.raises(KeyError, match="mine"):
+        run(folder.path, rounds=4, ckpt_path=str(folder.checkpoint), callbacks=[Mine()])

@@ -71,6 +71,28 @@ def test_a_class_that_does_not_fit_is_named_in_one_line(tmp_path, arguments, pro
     assert process.stderr.splitlines()[-1] == f"error: {problem}"
 
 
+NO_NAME = "one of its keys is not a name: remove that key, which is not shown here because the file may hold secrets"
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ("{client: {'pass word: 3': 1}}", NO_NAME),
+        ("{client: {'pass#word': 1}}", NO_NAME),
+        ("{model: {class_path: tests.toys.Net, init_args: {'pass#word': 1}}}", f"model: {NO_NAME}"),
+        ("{server: {aggregator: {class_path: FedAdp, init_args: {pass word: 1}}}}", f"server.aggregator: {NO_NAME}"),
+        (
+            "{server: {aggregator: {class_path: FedAdp, init_args: {pass_word: 1}}}}",
+            "server.aggregator: Option 'pass_word' is not accepted",
+        ),
+    ],
+)
+def test_a_key_that_is_no_name_is_not_repeated_and_the_message_says_so(run, tmp_path, config, problem):
+    (tmp_path / "odd.yaml").write_text(config)
+    code, _, err = run("fit", "--config", "run.yaml", "--config", "odd.yaml")
+    assert (code, err) == (2, f"error: {problem}\n")
+
+
 @pytest.mark.parametrize(
     ("message", "suggestion"),
     [

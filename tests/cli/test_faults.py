@@ -1,6 +1,7 @@
 """Damaged checkpoints, full disks and changed conditions, as the command reports them."""
 
 import errno
+import shutil
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,16 @@ def test_a_lock_is_no_obstacle_in_the_process_that_holds_it(tmp_path):
     first, second = RunLock(RunFolder(tmp_path)), RunLock(RunFolder(tmp_path))
     second.release()
     first.release()
+
+
+def test_a_removed_folder_that_the_logs_notice_first_ends_the_run_with_one_line(run, tmp_path, monkeypatch):
+    folder = tmp_path / "runs/run/version_0"
+
+    def vanish(*_, **__):
+        shutil.rmtree(folder, ignore_errors=True)
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", bytes(folder / "events.out.tfevents.1"))
+
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", vanish)
+    code, _, err = run("fit", "--config", "run.yaml")
+    line = f"error: {folder} was removed while the run was writing to it. Its rounds are lost: run the command again."
+    assert (code, err.splitlines()[-1], "Traceback" in err) == (1, line, False)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from fl_lightning import ClientUpdate
-from fl_lightning.core.soundness import SoundnessCheck
+from fl_lightning.core.soundness import SoundnessCheck, first_outsized
 from fl_lightning.core.state import StateLayout, snapshot
 from tests.toys import ConvNet
 
@@ -18,11 +18,11 @@ class Masked(ConvNet):
         self.empty = nn.Parameter(torch.zeros(0))
 
 
-def check(changes=None, model=None, without=(), wait=True, **fields):
+def check(changes=None, model=None, without=(), wait=True, bounded=False, **fields):
     model = model or Masked()
     start = snapshot(model)
     state = {name: value.clone() for name, value in start.items() if name not in without} | (changes or {})
-    sound = SoundnessCheck(StateLayout(model), start, {"steps": torch.Size()}, wait)
+    sound = SoundnessCheck(StateLayout(model), start, {"steps": torch.Size()}, wait, bounded)
     return sound(ClientUpdate(**{"client": 4, "state": state, "num_samples": 3, **fields})), sound
 
 
@@ -50,6 +50,40 @@ def test_large_values_are_finite():
     assert check({"head.weight": largest, "tied.weight": -largest})[0] is None
 
 
+def test_numbers_that_overflow_when_they_are_squared_are_unsound_if_clients_may_be_dropped():
+    lost, _ = check({"head.weight": with_one(-2e19, torch.zeros(4, 5))}, bounded=True)
+    assert lost.reason == "head.weight holds 2e+19, and numbers beyond 1.8e+19 overflow"
+    assert check({"head.weight": with_one(1e19, torch.zeros(4, 5))}, bounded=True)[0] is None
+
+
+def test_a_mask_of_the_smallest_numbers_may_stay():
+    model = Masked()
+    model.mask.fill_(torch.finfo(torch.float32).min)
+    assert check(model=model, bounded=True)[0] is None
+    assert check({"mask": model.mask.clone()}, model=model, bounded=True)[0] is None
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_what_an_algorithm_expects_along_with_the_state_must_not_overflow(bounded):
+    lost, _ = check(extras={"steps": torch.tensor(3e38), "other": torch.tensor(3e38)}, bounded=bounded)
+    assert lost.reason == "extras['steps'] holds 3e+38, and numbers beyond 1.8e+19 overflow"
+    assert check(extras={"other": torch.tensor(3e38)}, bounded=bounded)[0] is None
+
+
+def test_clients_that_sent_outsized_numbers_are_known():
+    _, sound = check({"head.bias": torch.full((4,), 3e38), "conv.bias": torch.full((3,), -1e20)})
+    assert [(client, name) for client, name, _ in sound.outsized_updates()] == [(4, "conv.bias")]
+
+
+def test_an_entry_of_the_global_model_that_becomes_unusable_is_found():
+    _, sound = check()
+    state = snapshot(Masked())
+    for value, shown in ((3e38, "3e+38"), (torch.inf, "inf"), (torch.nan, "nan")):
+        name, size = first_outsized(*sound.outsized_model(state | {"hidden.bias": torch.full((5,), value)}))
+        assert (name, f"{size:.2g}") == ("hidden.bias", shown)
+    assert first_outsized(*sound.outsized_model(state)) is None  # although it has a mask of -inf
+
+
 def test_a_mask_of_infinite_values_may_stay_and_the_other_entries_are_still_checked():
     assert check({"mask": torch.full((2, 2), -torch.inf)})[0] is None
     lost, _ = check({"hidden.bias": torch.full((5,), torch.nan)})
@@ -73,6 +107,13 @@ FAULTS = {
     "its learning rate is not finite": {"learning_rate": torch.nan},
     "its loss is not finite": {"metrics": {"loss": torch.tensor(torch.nan)}},
     "extras['steps'] has shape [1], not []": {"extras": {"steps": torch.tensor([3.0])}},
+    "extras['steps'] is of type torch.complex64, but the algorithm expects real numbers": {
+        "extras": {"steps": torch.tensor(1j)}
+    },
+    "extras['steps'] is of type int, not a tensor": {"extras": {"steps": 3}},
+    "head.bias is of type list, not a tensor": {"changes": {"head.bias": [0.0] * 4}, "num_bytes": 0},
+    "its loss is of type float, not a tensor": {"metrics": {"loss": 1.0}},
+    "'own' in the memory of Ditto is of type float, not a tensor": {"memory": {"Ditto": {"own": 1.0}}},
     "'own' in the memory of Ditto is not finite": {
         "memory": {"Ditto": {"other": torch.zeros(2), "own": torch.tensor([0.0, torch.nan])}}
     },

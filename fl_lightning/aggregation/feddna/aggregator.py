@@ -18,6 +18,7 @@ from fl_lightning.aggregation.split import SplitAggregator
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.layers import statistics_entries
 from fl_lightning.core.limits import check_number
+from fl_lightning.core.plain_types import require_type
 from fl_lightning.core.randomness import seed_for
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import StateDict, StateLayout
@@ -95,7 +96,7 @@ class FedDNA(SplitAggregator):
         return {"learned": self._learned}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._learned = state_dict["learned"]
+        self._learned = require_type(state_dict["learned"], StateDict | None, "learned")
 
     def _learn_gammas(self, own: Statistics, sizes: Tensor) -> Tensor:
         """Train the networks on this round and return γ_k; a single client keeps its own statistics."""

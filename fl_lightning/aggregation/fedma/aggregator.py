@@ -27,6 +27,7 @@ from fl_lightning.aggregation.split import GatheredAggregator
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.limits import check_number
+from fl_lightning.core.plain_types import require_type
 from fl_lightning.core.randomness import generator_for
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import FlatState, StateDict
@@ -164,8 +165,8 @@ class FedMA(GatheredAggregator):
         return {"stage": self.stage, "holders": list(self._holders)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.stage = state_dict["stage"]
-        self._holders = list(state_dict["holders"])
+        self.stage = require_type(state_dict["stage"], int, "stage")
+        self._holders = list(require_type(state_dict["holders"], list[int], "holders"))
 
     def _read(self, model: nn.Module) -> None:
         """Read the model's layers and groups, and reject settings that they do not allow."""
