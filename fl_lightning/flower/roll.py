@@ -12,6 +12,8 @@ from fl_lightning.flower.post import Post, Undelivered
 
 #: how many seconds a node may take to answer the roll call; a node imports Lightning and loads its data first
 _GREETING_TIMEOUT = 180.0
+#: how often the server says which clients it still waits for, in seconds
+_REMINDER = 30.0
 _PAUSE = 0.2
 
 
@@ -66,22 +68,33 @@ class Roll:
         Args:
             seconds: how long to wait before the run fails with a list of the missing clients.
         """
-        rank_zero_info(f"Waiting for {self.num_clients} clients ...")
-        end = time.monotonic() + seconds
+        rank_zero_info(f"Waiting for {self.num_clients} clients, for up to {seconds:g} s ...")
+        start = reminded = time.monotonic()
         while True:
             self.refresh()
             missing = [client for client in range(self.num_clients) if client not in self.clients]
             if not missing:
                 rank_zero_info(f"All {self.num_clients} clients are present.")
                 return
-            if time.monotonic() > end:
-                numbers = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+            now = time.monotonic()
+            if now > start + seconds:
                 reasons = "".join(f"; {reason}" for reason in [*self._refused.values(), *self._silent.values()])
                 raise MisconfigurationError(
-                    f"after {seconds:g} s, {len(missing)} of {self.num_clients} clients are missing ({numbers})"
-                    f"{reasons}: start their nodes, or set federation.num_clients"
+                    f"after {seconds:g} s, {self._describe(missing)}{reasons}: start their nodes, or set"
+                    " federation.num_clients"
                 )
+            if now > reminded + _REMINDER:
+                reminded = now
+                rank_zero_info(f"After {now - start:.0f} s, {self._describe(missing)}")
             time.sleep(_PAUSE)
+
+    def _describe(self, missing: list[int]) -> str:
+        """Return which clients are missing, and how many nodes may still report some."""
+        numbers = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+        text = f"{len(missing)} of {self.num_clients} clients are missing ({numbers})"
+        if self._greetings:
+            text += f"; nodes that are connected, but have not reported their clients yet: {len(self._greetings)}"
+        return text
 
     def refresh(self) -> None:
         """Greet nodes that are new, read their answers, and forget nodes that are gone.
@@ -203,6 +216,8 @@ class Roll:
         self._forget(node)
         self._refused[node] = f"node {node} is refused: {reason}"
         rank_zero_info(self._refused[node])
+        # Whoever runs the node does not see what the server prints.
+        self._post.send(node, "query", Packet({"refused": reason}), _GREETING_TIMEOUT)
 
     def _forget(self, node: int) -> None:
         self.clients = {client: present for client, present in self.clients.items() if present.node != node}
