@@ -57,6 +57,8 @@ class Roll:
         self._greetings: dict[int, str] = {}
         self._models: dict[int, dict[str, list[Any]]] = {}
         self._refused: dict[int, str] = {}
+        #: nodes that are refused only because another node has their client
+        self._rivals: dict[int, int] = {}
         #: why nodes did not answer when they were last greeted
         self._silent: dict[int, str] = {}
         #: the node that had a client last
@@ -105,6 +107,9 @@ class Roll:
         before, self.sessions = self.sessions, self._post.nodes()
         for node in [node for node, session in before.items() if self.sessions.get(node) != session]:
             self._forget(node)
+            for waiting in [waiting for waiting, rival in self._rivals.items() if node in (waiting, rival)]:
+                del self._rivals[waiting]
+                self._refused.pop(waiting, None)  # the client's number is free again
             for notes in (self._greetings, self._refused, self._silent):
                 notes.pop(node, None)
         known = {present.node for present in self.clients.values()} | set(self._greetings) | set(self._refused)
@@ -150,7 +155,7 @@ class Roll:
     def _admit(self, node: int, note: dict[str, Any]) -> None:
         problem = note["error"] if "error" in note else self._difference(note)
         if problem is None:
-            problem = self._check_clients(note.get("clients"))
+            problem = self._check_clients(node, note.get("clients"))
         if problem is not None:
             self._refuse(node, str(problem))
             return
@@ -187,7 +192,7 @@ class Roll:
                 return f"its model differs: {name} is {described[0]} there and {described[1]} on the server"
         return None
 
-    def _check_clients(self, clients: Any) -> str | None:
+    def _check_clients(self, node: int, clients: Any) -> str | None:
         """Return what is wrong with the clients that a node claims to have, or None."""
         if not isinstance(clients, dict) or not clients:
             return "it has no clients: set partition-id in its --node-config"
@@ -199,6 +204,7 @@ class Roll:
                     " set partition-id in its --node-config"
                 )
             if client in self.clients:
+                self._rivals[node] = self.clients[client].node
                 return (
                     f"it says it is client {number}, which node {self.clients[client].node} already is:"
                     " give one of them another partition-id"

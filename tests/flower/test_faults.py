@@ -361,6 +361,16 @@ def test_a_node_that_does_not_fit_is_refused_by_name(name, federation, caplog):
     assert told.startswith(reason)
 
 
+def test_a_node_takes_the_place_of_one_that_is_gone_even_if_it_was_refused_before(federation, caplog):
+    successor = federation.post.answers[1]
+    watcher = Participants(
+        {1: lambda: federation.post.answers.update({9: successor}), 2: lambda: federation.post.answers.pop(1)}
+    )
+    with prints(caplog, "node 9 is refused: it says it is client 1, which node 1 already is"):
+        federation.run(rounds=5, callbacks=[watcher])
+    assert watcher.took_part[0] == watcher.took_part[-1] == [0, 1, 2]
+
+
 def test_a_node_with_another_model_is_refused_by_name(federation, caplog):
     introduced(federation, 2, model={"layers.0.weight": ["float32", [9, 6]]})
     watcher = Participants()
