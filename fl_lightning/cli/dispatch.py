@@ -8,7 +8,7 @@ import threading
 from fl_lightning import __version__
 from fl_lightning.cli.commands import COMMANDS, RESUME, STANDALONE_COMMANDS
 from fl_lightning.cli.errors import shorten_parser_error
-from fl_lightning.cli.failures import is_lightnings_mistake
+from fl_lightning.cli.failures import find_mistake
 from fl_lightning.cli.named_classes import import_named_classes
 from fl_lightning.cli.signals import describe, exit_code, raise_interrupts
 from fl_lightning.core.errors import MisconfigurationError, RoundFailedError, StorageError, find_disk_error
@@ -36,7 +36,7 @@ def run_command(args: list[str] | None) -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     except Exception as error:
-        mistake = _find_mistake(error)
+        mistake = find_mistake(error)
         if mistake is None:
             raise
         print(f"error: {shorten_parser_error(str(mistake))}", file=sys.stderr)
@@ -94,12 +94,3 @@ def _report_thread(failure: threading.ExceptHookArgs) -> None:
     lost_events = isinstance(error, FileNotFoundError) and "events.out.tfevents" in os.fsdecode(error.filename or "")
     if find_disk_error(error) is None and not lost_events:
         threading.__excepthook__(failure)
-
-
-def _find_mistake(error: BaseException | None) -> MisconfigurationError | None:
-    """Return the user's mistake behind an error, which the parser may have wrapped in errors of its own."""
-    while error is not None and not isinstance(error, MisconfigurationError):
-        if is_lightnings_mistake(error):
-            return MisconfigurationError(str(error))
-        error = error.__cause__
-    return error

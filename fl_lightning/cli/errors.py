@@ -30,6 +30,8 @@ def shorten_parser_error(message: str) -> str:
         return message
     base = re.search(r"Subtypes: \[<class '([\w.]+)'>", message)
     key, problem = _innermost_problem(message)
+    if problem.startswith("Option "):  # an option of the first type; the value is not of the other types
+        problem = problem.split(" - Import path ")[0]
     unknown = re.match(r"Expected a dot import path string: (\S+)", problem)
     if unknown:
         known = _subclass_names(base.group(1)) if base and "Parser key" not in message[1:] else []

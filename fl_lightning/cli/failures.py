@@ -23,6 +23,15 @@ def explain_failure(error: BaseException) -> MisconfigurationError | None:
     return MisconfigurationError(f"{where}, {type(cause).__name__}: {_shortened(text)}: change that setting")
 
 
+def find_mistake(error: BaseException | None) -> MisconfigurationError | None:
+    """Return the user's mistake behind an error, which the parser may have wrapped in errors of its own."""
+    while error is not None and not isinstance(error, MisconfigurationError):
+        if is_lightnings_mistake(error):
+            return MisconfigurationError(str(error))
+        error = error.__cause__
+    return error
+
+
 def is_lightnings_mistake(error: BaseException) -> bool:
     """Return whether this is an error that Lightning raises for a user's mistake, in either of its copies."""
     if isinstance(error, RuntimeError) and str(error).startswith("Early stopping conditioned on metric"):

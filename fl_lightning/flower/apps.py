@@ -49,6 +49,10 @@ def client_app(file: str, config: str) -> ClientApp:
     def answer(message: Message, context: Context) -> Message:
         path = Path(file).resolve().parent / config
         packets = from_records(message.content)
+        for packet in packets:
+            if "refused" in packet.note:
+                print(f"The server refuses this node: {packet.note['refused']}", file=sys.stderr, flush=True)
+                return Message(to_records([Packet({"layouts": {}})]), reply_to=message)
         replies = [ask_worker(packet, path, dict(context.node_config)) for packet in packets]
         return Message(to_records(replies), reply_to=message)
 

@@ -11,8 +11,10 @@ from fl_lightning._lightning.names import Callback, ProgressBar, Trainer
 from fl_lightning._lightning.quiet import silence_irrelevant_messages
 from fl_lightning.callbacks import FederatedServer
 from fl_lightning.cli.app import FederatedCLI
+from fl_lightning.cli.errors import shorten_parser_error
+from fl_lightning.cli.failures import find_mistake
 from fl_lightning.core.arguments import kept_arguments
-from fl_lightning.core.errors import MisconfigurationError
+from fl_lightning.core.errors import MisconfigurationError, RoundFailedError, StorageError
 from fl_lightning.core.federation import FederationSettings
 from fl_lightning.data import AllClients, FederatedDataModule
 from fl_lightning.experiments.settings import flatten
@@ -154,7 +156,7 @@ def node_arguments(config: str, node_config: Mapping[str, Any]) -> list[str]:
 
 
 def run_server(config: str, options: str, post: Post) -> None:
-    """Run the server of a federation.
+    """Run the server of a federation. What ``fl-lightning fit`` reports in one line has no traceback here either.
 
     Args:
         config: the app's config.
@@ -163,4 +165,11 @@ def run_server(config: str, options: str, post: Post) -> None:
     """
     sys.argv = ["fl-lightning"]  # the process belongs to Flower, and its options hold a secret
     silence_irrelevant_messages()
-    ServerCLI(["fit", "--config", config, *shlex.split(options)], post)
+    try:
+        ServerCLI(["fit", "--config", config, *shlex.split(options)], post)
+    except Exception as error:
+        known = error if isinstance(error, RoundFailedError | StorageError) else find_mistake(error)
+        if known is None:
+            raise
+        sys.tracebacklimit = 0  # Flower logs the traceback of every error, and ends the process
+        raise type(known)(shorten_parser_error(str(known))) from None

@@ -81,7 +81,7 @@ class GridPost(Post):
             bundle = self._bundles.pop(message.metadata.reply_to_message_id)
             answers: list[Packet | Undelivered] = []
             if message.has_error():
-                reason = f"Flower's error {message.error.code}: {message.error.reason}"
+                reason = f"Flower's error {message.error.code}: {(message.error.reason or '').removeprefix('Error: ')}"
                 answers += [Undelivered(reason) for _ in bundle]
             else:
                 answers += from_records(message.content)[: len(bundle)]

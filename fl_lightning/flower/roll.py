@@ -12,6 +12,8 @@ from fl_lightning.flower.post import Post, Undelivered
 
 #: how many seconds a node may take to answer the roll call; a node imports Lightning and loads its data first
 _GREETING_TIMEOUT = 180.0
+#: how often the server says which clients it still waits for, in seconds
+_REMINDER = 30.0
 _PAUSE = 0.2
 
 
@@ -55,6 +57,8 @@ class Roll:
         self._greetings: dict[int, str] = {}
         self._models: dict[int, dict[str, list[Any]]] = {}
         self._refused: dict[int, str] = {}
+        #: nodes that are refused only because another node has their client
+        self._rivals: dict[int, int] = {}
         #: why nodes did not answer when they were last greeted
         self._silent: dict[int, str] = {}
         #: the node that had a client last
@@ -66,22 +70,33 @@ class Roll:
         Args:
             seconds: how long to wait before the run fails with a list of the missing clients.
         """
-        rank_zero_info(f"Waiting for {self.num_clients} clients ...")
-        end = time.monotonic() + seconds
+        rank_zero_info(f"Waiting for {self.num_clients} clients, for up to {seconds:g} s ...")
+        start = reminded = time.monotonic()
         while True:
             self.refresh()
             missing = [client for client in range(self.num_clients) if client not in self.clients]
             if not missing:
                 rank_zero_info(f"All {self.num_clients} clients are present.")
                 return
-            if time.monotonic() > end:
-                numbers = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+            now = time.monotonic()
+            if now > start + seconds:
                 reasons = "".join(f"; {reason}" for reason in [*self._refused.values(), *self._silent.values()])
                 raise MisconfigurationError(
-                    f"after {seconds:g} s, {len(missing)} of {self.num_clients} clients are missing ({numbers})"
-                    f"{reasons}: start their nodes, or set federation.num_clients"
+                    f"after {seconds:g} s, {self._describe(missing)}{reasons}: start their nodes, or set"
+                    " federation.num_clients"
                 )
+            if now > reminded + _REMINDER:
+                reminded = now
+                rank_zero_info(f"After {now - start:.0f} s, {self._describe(missing)}")
             time.sleep(_PAUSE)
+
+    def _describe(self, missing: list[int]) -> str:
+        """Return which clients are missing, and how many nodes may still report some."""
+        numbers = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+        text = f"{len(missing)} of {self.num_clients} clients are missing ({numbers})"
+        if self._greetings:
+            text += f"; nodes that are connected, but have not reported their clients yet: {len(self._greetings)}"
+        return text
 
     def refresh(self) -> None:
         """Greet nodes that are new, read their answers, and forget nodes that are gone.
@@ -92,6 +107,9 @@ class Roll:
         before, self.sessions = self.sessions, self._post.nodes()
         for node in [node for node, session in before.items() if self.sessions.get(node) != session]:
             self._forget(node)
+            for waiting in [waiting for waiting, rival in self._rivals.items() if node in (waiting, rival)]:
+                del self._rivals[waiting]
+                self._refused.pop(waiting, None)  # the client's number is free again
             for notes in (self._greetings, self._refused, self._silent):
                 notes.pop(node, None)
         known = {present.node for present in self.clients.values()} | set(self._greetings) | set(self._refused)
@@ -137,7 +155,7 @@ class Roll:
     def _admit(self, node: int, note: dict[str, Any]) -> None:
         problem = note["error"] if "error" in note else self._difference(note)
         if problem is None:
-            problem = self._check_clients(note.get("clients"))
+            problem = self._check_clients(node, note.get("clients"))
         if problem is not None:
             self._refuse(node, str(problem))
             return
@@ -174,7 +192,7 @@ class Roll:
                 return f"its model differs: {name} is {described[0]} there and {described[1]} on the server"
         return None
 
-    def _check_clients(self, clients: Any) -> str | None:
+    def _check_clients(self, node: int, clients: Any) -> str | None:
         """Return what is wrong with the clients that a node claims to have, or None."""
         if not isinstance(clients, dict) or not clients:
             return "it has no clients: set partition-id in its --node-config"
@@ -186,6 +204,7 @@ class Roll:
                     " set partition-id in its --node-config"
                 )
             if client in self.clients:
+                self._rivals[node] = self.clients[client].node
                 return (
                     f"it says it is client {number}, which node {self.clients[client].node} already is:"
                     " give one of them another partition-id"
@@ -203,6 +222,8 @@ class Roll:
         self._forget(node)
         self._refused[node] = f"node {node} is refused: {reason}"
         rank_zero_info(self._refused[node])
+        # Whoever runs the node does not see what the server prints.
+        self._post.send(node, "query", Packet({"refused": reason}), _GREETING_TIMEOUT)
 
     def _forget(self, node: int) -> None:
         self.clients = {client: present for client, present in self.clients.items() if present.node != node}

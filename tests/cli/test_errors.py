@@ -21,6 +21,15 @@ from tests.runs import fl_lightning, write_config
             "data.partition.classes: two is not of type int",
         ),
         (
+            'Parser key "data.source":\n  Does not validate against any of the Union subtypes\n'
+            "  Subtypes: [<class 'x.LightningDataModule'>, Sequence[Dataset]]\n"
+            "  Errors:\n    - Option 'root' is not accepted\n"
+            "    - Import path fl_lightning.data.Digits does not correspond to a subclass of Dataset\n"
+            "  Given value type: <class 'jsonargparse._util.NestedArg'>\n"
+            "  Given value: NestedArg(key='root', val='/nowhere')",
+            "data.source: Option 'root' is not accepted",
+        ),
+        (
             "the following arguments are required: fit.data.source, fit.model",
             "required, but not set: data.source, model: give a config that sets them, --config FILE",
         ),

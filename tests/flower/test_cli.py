@@ -2,9 +2,14 @@
 
 import logging
 import re
+import sys
 import threading
 
-from fl_lightning.flower.cli import NodeCLI, ServerCLI, node_arguments
+import pytest
+
+from fl_lightning.core.errors import MisconfigurationError, RoundFailedError
+from fl_lightning.flower import cli
+from fl_lightning.flower.cli import NodeCLI, ServerCLI, node_arguments, run_server
 from fl_lightning.flower.packet import Packet
 from tests.flower.loopback import LoopbackPost
 from tests.runs import fl_lightning, scalars, succeeded, weights, write_config
@@ -56,6 +61,32 @@ def test_server_and_nodes_with_one_config_end_like_fit(tmp_path, monkeypatch, ca
     number = r"\d+\.\d+"
     assert len(lines) == 2
     assert re.fullmatch(rf"Round 1/2: 3 of 3 clients, {number} s(, val_\w+ {number})+", lines[0])
+
+
+@pytest.mark.parametrize("error", [MisconfigurationError("no clients"), RoundFailedError("client 5 failed")])
+def test_what_fit_reports_in_one_line_has_no_traceback_on_the_server(error, monkeypatch):
+    def fail(args, post):
+        raise error
+
+    monkeypatch.setattr("sys.argv", ["fl-lightning"])
+    monkeypatch.setattr(cli, "ServerCLI", fail)
+    monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)
+    with pytest.raises(type(error), match=str(error)) as raised:
+        run_server("run.yaml", "", LoopbackPost())
+    assert raised.value.__suppress_context__
+    assert sys.tracebacklimit == 0
+
+
+def test_other_errors_keep_their_traceback_on_the_server(monkeypatch):
+    def fail(args, post):
+        raise ZeroDivisionError("in the user's code")
+
+    monkeypatch.setattr("sys.argv", ["fl-lightning"])
+    monkeypatch.setattr(cli, "ServerCLI", fail)
+    monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)
+    with pytest.raises(ZeroDivisionError):
+        run_server("run.yaml", "", LoopbackPost())
+    assert sys.tracebacklimit == 1000
 
 
 def test_a_nodes_trainer_is_its_own_and_need_not_agree_with_the_servers(tmp_path, monkeypatch):

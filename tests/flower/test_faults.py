@@ -13,6 +13,7 @@ from fl_lightning.attacks import ALittleIsEnough
 from fl_lightning.callbacks import FederatedServer, RoundCallback
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.data import ClassesPerClient
+from fl_lightning.flower import roll
 from fl_lightning.flower.packet import Packet
 from fl_lightning.flower.post import Undelivered
 from fl_lightning.flower.tensors import decode, encode
@@ -241,6 +242,18 @@ def test_a_run_that_waits_in_vain_says_why_nodes_did_not_answer(federation):
         federation.run(rounds=1)
 
 
+def test_the_server_says_who_is_missing_while_it_waits(federation, caplog, monkeypatch):
+    monkeypatch.setattr(roll, "_REMINDER", 0.1)
+    federation.settings = replace(federation.settings, wait=0.5)
+    federation.stop(1)
+    federation.post.answers[9] = lambda packet: packet  # connected, but never answers
+    collect = federation.post.collect
+    federation.post.collect = lambda numbers: collect(n for n in numbers if federation.post.waiting[n][0] != 9)
+    line = r"1 of 3 clients are missing \(1\); nodes that are connected, but have not reported their clients yet: 1"
+    with pytest.raises(MisconfigurationError, match=line), prints(caplog, f"After 0 s, {line}"):
+        federation.run(rounds=1)
+
+
 def test_fewer_than_min_clients_stop_the_run(tmp_path, caplog):
     with Federation(Net, lambda: make_server(min_clients=3), PARTITION, tmp_path, nodes=3) as federation:
         watcher = Participants({1: lambda: federation.post.answers.pop(0)})
@@ -344,6 +357,18 @@ def test_a_node_that_does_not_fit_is_refused_by_name(name, federation, caplog):
         prints(caplog, f"node 2 is refused: {reason}"),
     ):
         federation.run()
+    (told,) = [packet.note["refused"] for packet in federation.post.requests if "refused" in packet.note]
+    assert told.startswith(reason)
+
+
+def test_a_node_takes_the_place_of_one_that_is_gone_even_if_it_was_refused_before(federation, caplog):
+    successor = federation.post.answers[1]
+    watcher = Participants(
+        {1: lambda: federation.post.answers.update({9: successor}), 2: lambda: federation.post.answers.pop(1)}
+    )
+    with prints(caplog, "node 9 is refused: it says it is client 1, which node 1 already is"):
+        federation.run(rounds=5, callbacks=[watcher])
+    assert watcher.took_part[0] == watcher.took_part[-1] == [0, 1, 2]
 
 
 def test_a_node_with_another_model_is_refused_by_name(federation, caplog):

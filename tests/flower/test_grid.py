@@ -4,11 +4,12 @@ import pytest
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fl_lightning[flower]'")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict  # noqa: E402
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict  # noqa: E402
 from flwr.proto.node_pb2 import NodeInfo  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from fl_lightning.flower import grid as grid_module  # noqa: E402
+from fl_lightning.flower.apps import client_app  # noqa: E402
 from fl_lightning.flower.grid import GridPost, from_records, to_records  # noqa: E402
 from fl_lightning.flower.packet import Packet  # noqa: E402
 from fl_lightning.flower.post import Undelivered  # noqa: E402
@@ -37,7 +38,7 @@ class LoopbackGrid:
         for number in message_ids:
             if number in self.sent:
                 message = self.sent.pop(number)
-                answer = Error(code=3, reason="too late") if self.fails else message.content
+                answer = Error(code=3, reason="Error: too late") if self.fails else message.content
                 yield Message(answer, reply_to=message)
 
 
@@ -65,6 +66,15 @@ def test_flowers_errors_are_undelivered():
     post = GridPost(LoopbackGrid(fails=True))
     number = post.send(5, "train", PACKET, 10.0)
     assert post.collect([number]) == {number: Undelivered("Flower's error 3: too late")}
+
+
+def test_a_node_that_is_refused_says_so_where_it_runs(tmp_path, capsys):
+    app = client_app(str(tmp_path / "client.py"), "run.yaml")
+    message = Message(to_records([Packet({"refused": "it has no clients"})]), 5, "query")
+    message.metadata.__dict__["_message_id"] = "1"
+    reply = app(message, Context(run_id=1, node_id=5, node_config={}, state=RecordDict(), run_config={}))
+    assert from_records(reply.content)[0].note == {"layouts": {}}
+    assert capsys.readouterr().err == "The server refuses this node: it has no clients\n"
 
 
 def packed(data: bytes) -> RecordDict:
