@@ -29,7 +29,13 @@ class Command:
 
 
 class CommandParser(LightningArgumentParser):
-    """A parser to which more commands can be added after LightningCLI has added its own."""
+    """A parser to which more commands can be added after LightningCLI has added its own.
+
+    It does not complete options: a mistyped one would otherwise set the option that begins like it.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **({"allow_abbrev": False} | kwargs))
 
     def add_subcommands(self, *args: Any, **kwargs: Any) -> Any:
         """Add the group of commands, and remember it."""

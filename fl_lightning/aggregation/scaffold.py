@@ -41,7 +41,8 @@ class Scaffold(StreamingAggregator):
 
     def begin_round(self, model: nn.Module, round: Round) -> None:
         super().begin_round(model, round)
-        self.control = self.kept_vector(self.control, "control variate")
+        kept = round.broadcast.get("control", self.control)  # a client on another machine knows what the server sent
+        self.control = self.kept_vector(kept, "control variate")
         self.sums["control"] = torch.zeros_like(self.control)
         self.sums["clients"] = self.control.new_zeros(())
 

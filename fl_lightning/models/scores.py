@@ -98,8 +98,10 @@ def update_metrics(metrics: MetricCollection, logits: Tensor, labels: Tensor) ->
     Once they share the counts of the first one, updating that is enough. A ``MetricCollection`` would set the others'
     attributes anew for every batch, which takes as long as evaluating a small network.
     """
-    first, *others = (metric for _, metric in metrics.items(keep_base=True, copy_state=False))
-    if all(metric.update_called and getattr(metric, "table", None) is first.table for metric in others):
+    first = metrics.get_submodule("loss")
+    assert isinstance(first, _Tally)
+    everything = metrics.values(copy_state=False)
+    if all(metric.update_called and getattr(metric, "table", None) is first.table for metric in everything):
         first.update(logits, labels)
     else:
         metrics.update(logits, labels)

@@ -104,6 +104,16 @@ def test_a_scheduler_that_waits_for_a_metric_gets_the_validation_loss():
     assert module.configure_optimizers()["lr_scheduler"]["monitor"] == "val/loss"
 
 
+def test_every_metric_is_logged_once_per_validation_however_many_batches_there_are(monkeypatch):
+    logged = []
+    monkeypatch.setattr(Classifier, "log", lambda module, name, *args, **kwargs: logged.append(name))
+    module = Classifier(torch.nn.Linear(4, 3), num_classes=3)
+    for batch in range(3):
+        module.validation_step([torch.randn(5, 4), torch.randint(3, (5,))], batch)
+    names = ["val/accuracy", "val/loss", "val/macro_f1", "val/macro_precision", "val/macro_recall"]
+    assert sorted(logged) == names
+
+
 def test_net_optimiser_and_scheduler_can_be_named_in_yaml():
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(Classifier, "model")

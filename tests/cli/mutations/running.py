@@ -24,8 +24,11 @@ Outcome = Literal[
 ]
 #: how a run may end
 GOOD = ("trained", "one line", "client failed")
-#: why a client may fail in the first round: it diverges, is too slow or has too few batches for the share to train on
-_REASONS_TO_FAIL = ("is not finite", "took longer than client.timeout", "Please increase the `limit_train_batches`")
+#: why the first round may fail: training diverges, or a client is too slow or has too few batches for the share of them
+_REASONS_TO_FAIL = (
+    *("is not finite", "would make", "took longer than client.timeout"),
+    "Please increase the `limit_train_batches`",
+)
 #: seconds after which a run counts as a hang
 _PATIENCE = 60
 
