@@ -87,7 +87,7 @@ def test_nodes_that_have_nothing_but_their_own_samples_give_the_same_bits(tmp_pa
     with Federation(make_module, make_server, PARTITION, tmp_path, nodes=0) as federation:
         for client in range(PARTITION.num_clients):
             torch.save(blobs()[whole.indices(client)], tmp_path / f"{client}.pt")
-            source = FileBlobs(str(tmp_path / f"{client}.pt"))
+            source = FileBlobs(str(tmp_path / f"{client}.pt"), batch_size=16)
             federation.start(client, [client], OwnData(source, partition=Undivided(needs_labels=True)))
         state, _ = federation.run(selection=selection)
     assert identical(state, expected)
