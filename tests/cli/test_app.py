@@ -163,6 +163,7 @@ def test_any_torch_optimiser_can_be_the_server_optimiser(run):
         (["--client.epochs", 0], "epochs=0"),
         (["--client.batch_size", 1], "batch_size=1, but BatchNorm needs two samples"),
         (["--nonsense", 1], "unrecognized arguments: --nonsense"),
+        (["--trainer.max_epoch", 3], "unrecognized arguments: --trainer.max_epoch 3: did you mean trainer.max_epochs"),
         (["--ckpt_path", "nowhere.ckpt"], "ckpt_path=nowhere.ckpt: there is no such file"),
         (["--ckpt_path", "run.yaml"], "ckpt_path=run.yaml is not a checkpoint"),
         (["--ckpt_path", "best"], "ckpt_path=best: there is no such file"),
