@@ -96,7 +96,7 @@ def update_metrics(metrics: MetricCollection, logits: Tensor, labels: Tensor) ->
     """Count a batch in the metrics of :func:`classification_metrics`.
 
     Once they share the counts of the first one, updating that is enough. A ``MetricCollection`` would set the others'
-    attributes anew for every batch, which takes as long as evaluating a small network.
+    attributes anew for every batch, which for a small network takes about a tenth of the evaluation.
     """
     first = metrics.get_submodule("loss")
     assert isinstance(first, _Tally)
