@@ -69,7 +69,7 @@ def data(files, tmp_path) -> Path:
     return tmp_path / "data"
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize(
     "config",
     [pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in DEEP else ()) for path in COMPLETE],

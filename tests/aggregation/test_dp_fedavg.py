@@ -100,6 +100,7 @@ SELECTIONS = {"Poisson": PoissonClients(0.3), "fixed size": RandomClients(count=
 
 
 @needs_accountant
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_a_resumed_run_ends_like_an_undisturbed_one_with_the_same_epsilon(selection, tmp_path):
     whole, whole_trainer = private(SELECTIONS[selection], rounds=4)
@@ -147,6 +148,7 @@ def epsilon(selection, noise: float, rounds: int, delta: float = 1e-5, clients: 
 
 
 @needs_accountant
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("rounds", [1, 50])
 @pytest.mark.parametrize("noise", [0.8, 3.0])
 def test_epsilon_is_the_accountants_own(noise, rounds):

@@ -111,7 +111,7 @@ def outcomes(run, begun, name: str, begin: int, step: int) -> tuple[Counter[str]
 
 @pytest.mark.parametrize(("name", "begin"), [("Scaffold", 11), pytest.param("FedNNNN", 31, marks=pytest.mark.slow)])
 def test_a_value_of_another_type_is_refused_in_one_line_or_changes_nothing(run, begun, name, begin):
-    counts, others = outcomes(run, begun, name, begin, 300)
+    counts, others = outcomes(run, begun, name, begin, 600)
     assert not others
     assert counts["refused"] > counts["same"] > 0
 

@@ -63,6 +63,7 @@ def test_a_run_that_is_resumed_from_its_last_checkpoint_ends_like_an_undisturbed
     assert scalars(resumed) == scalars(undisturbed)
 
 
+@pytest.mark.slow
 def test_a_class_of_the_other_copy_is_refused_in_one_line(config, tmp_path):
     options = ["--data.source", "tests.toys.Blobs"]
     refused = run_program("command", "fit", "--config", str(config), *options, folder=tmp_path)
