@@ -27,10 +27,11 @@ from fl_lightning._lightning.server_trainer import (
     skip_stale_scores,
 )
 from fl_lightning._lightning.tensorboard import mark_restart, tensorboard_loggers
-from fl_lightning.aggregation import Aggregate, Aggregator, FedAvg, Federation, Weighting
+from fl_lightning.aggregation import Aggregator, FedAvg, Federation, Weighting
 from fl_lightning.aggregation.base import weight_of
 from fl_lightning.attacks import Attack
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
+from fl_lightning.callbacks.run.global_model import GlobalModel
 from fl_lightning.callbacks.run.lost_clients import LostClients, run_folder
 from fl_lightning.callbacks.run.monitors import explain_client_metrics, remove_learning_rate_monitor
 from fl_lightning.callbacks.run.preparation import (
@@ -50,7 +51,7 @@ from fl_lightning.callbacks.run.spoilt_model import ModelCheck
 from fl_lightning.callbacks.run.tally import Tally
 from fl_lightning.client import CohortTraining, LocalTraining
 from fl_lightning.core.distributed import broadcast_from_zero
-from fl_lightning.core.errors import MisconfigurationError, RoundFailedError, refuse_classes
+from fl_lightning.core.errors import MisconfigurationError, refuse_classes
 from fl_lightning.core.evaluations import Evaluations
 from fl_lightning.core.folders import check_new_folder
 from fl_lightning.core.limits import check_number
@@ -122,12 +123,7 @@ class FederatedServer(RoundRunner):
         """Restore the state before the first round."""
         self.aggregator.load_state_dict(copy.deepcopy(self._fresh_aggregator_state))
         self.store.load_state_dict(ClientStore().state_dict())
-        #: the state from which the clients continue, if it is not the served model
-        self._clients_state: StateDict | None = None
-        #: the served model, while the module holds another one during a round
-        self._served_state: StateDict | None = None
-        #: on a GPU, the check of the last round's model until a checkpoint is written
-        self._model_check: ModelCheck | None = None
+        self._model = GlobalModel()
         self._evaluations = Evaluations()
         self._bytes = {"up": 0, "down": 0}
         self._validated_round: int | None = None
@@ -186,9 +182,9 @@ class FederatedServer(RoundRunner):
                 f"the checkpoint is from a run with {name}={was[name]}, but this one has {name}={now.get(name)}:"
                 " resume with the config.yaml of that run"
             )
-        if self._clients_state is not None:
+        if self._model.clients_state is not None:
             assert isinstance(pl_module, FederatedModule)
-            pl_module.refuse_other_model(self._clients_state)
+            pl_module.refuse_other_model(self._model.clients_state)
         if self.client_folder is not None:
             check_new_folder(Path(self.client_folder), "server.client_folder")
         if self._saved_run is None:
@@ -272,14 +268,13 @@ class FederatedServer(RoundRunner):
             tally.add(update, weight, self._downloads.size(update.client))
         totals = tally.read(is_unsound.num_doubts())
         if totals.failed:
-            self._refuse_spoilt_model()  # it may be the reason
+            self._model.refuse_spoilt()  # it may be the reason
         lost.decide(totals, is_unsound, pl_module.device)  # after this, no client of the round can fail
         self.store.commit()
         self.store.exchange(pl_module.device)
         self.aggregator.reduce()
         aggregate = self.aggregator.finish_round()
-        self._model_check = ModelCheck(round.number, is_unsound, pl_module.device)
-        self._install(pl_module, aggregate)
+        self._model.install(pl_module, aggregate, ModelCheck(round.number, is_unsound, pl_module.device))
         self._downloads.end_round(_data_of(trainer).cohort(round.number), round.start, aggregate.state)
         for watcher in watchers:
             watcher.on_round_end(trainer, pl_module, round, aggregate)
@@ -315,7 +310,7 @@ class FederatedServer(RoundRunner):
 
     def next_start(self, pl_module: FederatedModule) -> StateDict:
         """Return the state that the next round's clients start from; with two models, it is not the served one."""
-        return pl_module.state_dict() if self._clients_state is None else self._clients_state
+        return pl_module.state_dict() if self._model.clients_state is None else self._model.clients_state
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Release what the clients used."""
@@ -323,20 +318,18 @@ class FederatedServer(RoundRunner):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Return to the model of the last complete round, and release what the clients used."""
-        if self._served_state is not None:
-            assert isinstance(pl_module, FederatedModule)
-            pl_module.module.load_state_dict(self._served_state)
-            self._served_state = None
+        if isinstance(pl_module, FederatedModule):
+            self._model.undo_round(pl_module.module)
         self.training.release()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs besides the served model, as plain types and tensors that Lightning loads."""
-        self._refuse_spoilt_model()  # before a checkpoint is written
+        self._model.refuse_spoilt()  # before a checkpoint is written
         return {
             "run": self._current_run,
             "aggregator": self.aggregator.state_dict(),
             "store": self.store.state_dict(),
-            "clients_state": self._clients_state,
+            "clients_state": self._model.clients_state,
             "evaluations": self._evaluations.state_dict(),
             "bytes": dict(self._bytes),
             "downloads": self._downloads.state_dict(),
@@ -348,16 +341,14 @@ class FederatedServer(RoundRunner):
         if self._saved_run["aggregator"] == type(self.aggregator).__name__:
             self.aggregator.load_state_dict(state_dict["aggregator"])
         self.store.load_state_dict(state_dict["store"])
-        self._clients_state = state_dict["clients_state"]
+        self._model.clients_state = state_dict["clients_state"]
         self._evaluations.load_state_dict(state_dict["evaluations"])
         self._bytes = dict(state_dict["bytes"])
         self._downloads.load_state_dict(state_dict["downloads"])
 
     def _begin_round(self, pl_module: FederatedModule) -> Round:
         trainer, module = pl_module.trainer, pl_module.module
-        if self._clients_state is not None:
-            self._served_state = snapshot(module)
-            module.load_state_dict(self._clients_state)
+        self._model.begin_round(module)
         self.store.begin_round()
         round = Round(
             number=trainer.current_epoch,
@@ -399,39 +390,6 @@ class FederatedServer(RoundRunner):
             found.clear()
             yield update
         yield from found
-
-    def _refuse_spoilt_model(self) -> None:
-        """Stop if the last round spoilt the global model. On a GPU, the host waits for the answer."""
-        check, self._model_check = self._model_check, None
-        if check is not None:
-            check.decide()
-
-    def _install(self, pl_module: FederatedModule, aggregate: Aggregate) -> None:
-        assert self._model_check is not None
-        for state in (aggregate.state, aggregate.served_state):
-            self._model_check.watch(state)
-        if pl_module.device.type == "cpu":
-            self._model_check.decide()
-        before = snapshot(pl_module.module) if self.optimizer and pl_module.device.type == "cpu" else None
-        self.aggregator.resize(pl_module.module, aggregate.state)
-        pl_module.move_towards(aggregate.state)
-        if self.optimizer:
-            self._model_check.watch(snapshot(pl_module.module))
-        if before is not None:
-            try:
-                self._model_check.decide()
-            except RoundFailedError:
-                pl_module.module.load_state_dict(before, strict=False)
-                raise
-        self._served_state = None
-        if aggregate.served_state is aggregate.state:
-            self._clients_state = None
-            return
-        # With two models, Lightning gets the served one, and the clients' model is kept for the next round.
-        module = pl_module.module
-        assert isinstance(module, LightningModule)
-        self._clients_state = copy.deepcopy(dict(module.state_dict()))
-        module.load_state_dict(aggregate.served_state)
 
     def _check_cohort(self, data: FederatedDataModule) -> None:
         clients = len(data.cohort(0))
