@@ -40,9 +40,9 @@ class _TwoModels(StreamingAggregator):
         average = mean.parameters - start
         scale, moves = self.scale(average)
         last = self.kept_vector(self.momentum, "momentum")
-        step = average.mul_(scale).add_(self.gamma * last)  # eq. 10 or 12
-        self.momentum = torch.where(moves, step, last)
-        clients = torch.where(moves, start + step, start)  # eq. 11 or 13
+        kept = torch.where(moves, average.new_full((), self.gamma), 1.0)  # what does not move keeps its momentum
+        self.momentum = average.mul_(scale).addcmul_(kept, last)  # eq. 10 or 12
+        clients = torch.addcmul(start, moves.to(start), self.momentum)  # eq. 11 or 13
         return Aggregate(
             state=self.result(FlatState(clients, mean.statistics, mean.counters)), served_state=self.result(mean)
         )
@@ -77,11 +77,12 @@ class FedNNNN(_TwoModels):
 
     def begin_round(self, model: nn.Module, round: Round) -> None:
         super().begin_round(model, round)
-        self.sums["norm"] = torch.zeros_like(self._norms(self.start.parameters))
+        norms = 1 if self.granularity == "model" else len(self.layout.layers)
+        self.sums["norm"] = torch.zeros(norms, dtype=self.dtype, device=self.device)
 
     def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
         super().accumulate(state, update, weight)
-        self.sums["norm"] += weight * self._norms(self.update_of(state))
+        self.sums["norm"] += weight * self._norms(self.round.difference(update, self.layout.parameters))
 
     def scale(self, average: Tensor) -> tuple[Tensor, Tensor]:
         n = self._norms(average)  # eq. 4

@@ -12,9 +12,9 @@ Flat vectors hold the first three parts. The rest is large (a frozen backbone) a
 instead of summed: :mod:`fl_lightning.aggregation.changed_entries`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import torch
 from torch import Tensor, nn
@@ -94,13 +94,12 @@ class StateLayout:
                 (self.counters, out.counters),
             )
             for names, vector in parts:
-                if names:
-                    torch.cat([state[name].detach().reshape(-1) for name in names], out=vector)
+                copy_into(vector, [state[name] for name in names])
             return out
         return FlatState(
-            _concatenate(state, self.parameters, dtype),
-            _concatenate(state, self.statistics, dtype),
-            _concatenate(state, self.counters, torch.int64),
+            concatenate(state, self.parameters, dtype),
+            concatenate(state, self.statistics, dtype),
+            concatenate(state, self.counters, torch.int64),
         )
 
     def zeros(self, dtype: torch.dtype, device: torch.device) -> FlatState:
@@ -151,9 +150,26 @@ def exact_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def _concatenate(state: Mapping[str, Tensor], names: list[str], dtype: torch.dtype | None) -> Tensor:
-    if not names:
-        device = next((value.device for value in state.values()), torch.device("cpu"))
-        return torch.zeros(0, dtype=dtype or torch.float32, device=device)
-    vector = torch.cat([state[name].detach().reshape(-1) for name in names])
-    return vector if dtype is None else vector.to(dtype)
+def concatenate(state: Mapping[str, Tensor], names: list[str], dtype: torch.dtype | None = None) -> Tensor:
+    """Copy the named entries into one vector of type ``dtype``, by default of their own type."""
+    tensors = [state[name] for name in names]
+    device = next((value.device for value in tensors or state.values()), torch.device("cpu"))
+    dtype = dtype or (reduce(torch.promote_types, (value.dtype for value in tensors)) if tensors else torch.float32)
+    return copy_into(torch.empty(sum(value.numel() for value in tensors), dtype=dtype, device=device), tensors)
+
+
+def copy_into(vector: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+    """Fill a vector with the numbers of the tensors, one tensor after the other, and return it."""
+    pieces = vector.split([value.numel() for value in tensors])
+    if tensors:
+        torch._foreach_copy_(
+            [piece.view(value.shape) for piece, value in zip(pieces, tensors, strict=True)],
+            [value.detach() for value in tensors],
+        )
+    return vector
+
+
+def exact_vector(state: Mapping[str, Tensor], names: list[str]) -> Tensor:
+    """Copy the named entries into one vector of the type for sums, see :func:`exact_dtype`."""
+    device = next((state[name].device for name in names), torch.device("cpu"))
+    return concatenate(state, names, exact_dtype(device))

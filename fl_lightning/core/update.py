@@ -1,9 +1,8 @@
 """What a client sends to the server."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from fl_lightning.core.state import StateDict
@@ -43,23 +42,10 @@ class ClientUpdate:
     metrics: dict[str, Tensor] = field(default_factory=dict)
     logged: dict[str, Tensor] = field(default_factory=dict)
     memory: dict[str, StateDict] = field(default_factory=dict)
-    #: names of parameters and the vector that :meth:`difference_from` computed for them
-    _difference: tuple[list[str], Tensor] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.num_bytes is None:
             self.num_bytes = state_bytes(self.state)
-
-    def difference_from(self, start_of: Callable[[int], StateDict], names: list[str]) -> Tensor:
-        """Return how far the client moved the named parameters, as one vector that is computed once.
-
-        Args:
-            start_of: returns the state that a client started from.
-            names: names of parameters.
-        """
-        if self._difference is None or self._difference[0] != names:
-            self._difference = names, difference(self.state, start_of(self.client), names)
-        return self._difference[1]
 
 
 @dataclass(frozen=True)
@@ -83,12 +69,3 @@ class LostClient:
 def state_bytes(state: Mapping[str, Tensor]) -> int:
     """Return the size of a state on the wire. A tensor that has two names is sent once."""
     return sum({value.data_ptr() or id(value): value.nbytes for value in state.values()}.values())
-
-
-def difference(state: Mapping[str, Tensor], start: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
-    """Return ``state - start`` over the named entries as one vector, in at least float32 for 16-bit weights."""
-    vector = torch.cat([state[name].detach().reshape(-1) for name in names])
-    vector = vector.to(torch.promote_types(vector.dtype, torch.float32))
-    for piece, name in zip(vector.split([start[name].numel() for name in names]), names, strict=True):
-        piece.sub_(start[name].detach().reshape(-1))
-    return vector

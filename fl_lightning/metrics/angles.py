@@ -4,13 +4,14 @@ Wu, Wang. Fast-Convergent Federated Learning With Adaptive Weighting. IEEE Trans
 Networking, 2021. https://arxiv.org/abs/2012.00661
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fl_lightning.metrics.comparison import AverageComparison
-from fl_lightning.metrics.functional import adaptive_weights, angle_between
+from fl_lightning.metrics.functional import adaptive_weights, angles_of, products_of
 
 
 class UpdateAngles(AverageComparison):
@@ -60,14 +61,14 @@ class UpdateAngles(AverageComparison):
             start: the state that the client started from.
             state: the state that the client ended with.
             weight: the client's weight before normalisation: its number of samples, or 1.
-            difference: ``state - start`` over ``layout.parameters`` as one vector, if the caller has it already; it
-                must not change until the round ends.
+            difference: ``state - start`` over ``layout.parameters`` as one vector, if the caller has it already.
         """
         self._add(start, state, weight, float(client), difference=difference)
 
-    def compare(self, average: Tensor, update: Tensor) -> float:
-        """Return θ_k (eq. 7). The updates are -η times the gradients, and -η cancels in the angle."""
-        return angle_between(average, update)
+    def compare(self, average: Tensor, updates: Iterator[Tensor]) -> list[float]:
+        """Return each θ_k (eq. 7). The updates are -η times the gradients, and -η cancels in the angle."""
+        products = [products_of(average, update) for update in updates]
+        return angles_of(average, torch.stack(products)) if products else []
 
     def compute(self) -> dict[str, dict[int, float]]:
         """Return ``angle``, ``smoothed`` (both in radians) and ``weight``, each by client."""

@@ -1,7 +1,7 @@
 """The base of the metrics that compare each client's update with the average update."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,8 +10,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from fl_lightning.core.scratch import Scratch
-from fl_lightning.core.state import StateLayout, exact_dtype
-from fl_lightning.core.update import difference as state_difference
+from fl_lightning.core.state import StateLayout, exact_dtype, exact_vector
 
 
 class AverageComparison(Metric, ABC):
@@ -41,8 +40,8 @@ class AverageComparison(Metric, ABC):
         self.add_state("reports", [])
 
     @abstractmethod
-    def compare(self, average: Tensor, update: Tensor) -> float:
-        """Return the number to report for one client; ``update`` is scratch space that may be overwritten."""
+    def compare(self, average: Tensor, updates: Iterator[Tensor]) -> list[float]:
+        """Return the number to report for each update. They share memory, which the next one overwrites."""
 
     def _add(
         self,
@@ -52,23 +51,19 @@ class AverageComparison(Metric, ABC):
         *report: float,
         difference: Tensor | None = None,
     ) -> None:
-        update = state_difference(state, start, self.layout.parameters) if difference is None else difference
+        names = self.layout.parameters
+        update = exact_vector(state, names) - exact_vector(start, names) if difference is None else difference
         self.weight += weight
-        self.update_sum.add_(self._scratch.copy(update, self.update_sum.dtype), alpha=weight)
-        self.updates.append(update.float())
+        self.update_sum.add_(update, alpha=weight)
+        self.updates.append(update.to(torch.float32, copy=True))
         self.reports.append(torch.tensor([weight, *report], dtype=self.weight.dtype))
 
     def _rows(self, width: int) -> Tensor:
         """Return one row per client of all ranks: the number from :meth:`compare`, the weight and the report."""
         average = self.update_sum / self.weight
-        mine = [
-            torch.tensor(
-                [self.compare(average, self._scratch.copy(update, average.dtype)), *report.tolist()],
-                dtype=average.dtype,
-            )
-            for update, report in zip(self.updates, self.reports, strict=True)
-        ]
-        rows = torch.stack(mine) if mine else torch.zeros(0, width, dtype=average.dtype)
+        numbers = self.compare(average, (self._scratch.copy(update, average.dtype) for update in self.updates))
+        reports = torch.stack(self.reports) if self.reports else torch.zeros(0, width - 1, dtype=average.dtype)
+        rows = torch.column_stack([torch.tensor(numbers, dtype=average.dtype), reports])
         if self._is_synced:
             gather = self.dist_sync_fn or gather_all_tensors
             rows = torch.cat(gather(rows.to(average.device), group=self.process_group)).cpu()

@@ -4,7 +4,7 @@ Wu, Wang. Fast-Convergent Federated Learning With Adaptive Weighting (section V-
 Duan, Li, Lu. FedDNA: Federated Learning with Decoupled Normalization-Layer Aggregation for Non-IID Data (figures 1, 5).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,14 @@ class GradientDivergence(AverageComparison):
             state: the state that the client ended with.
             weight: the client's weight before normalisation: its number of samples, or 1.
             learning_rate: the client's η; the mean over the clients is used, or 1 if none is known.
-            difference: ``state - start`` over ``layout.parameters`` as one vector, if the caller has it already; it
-                must not change until the round ends.
+            difference: ``state - start`` over ``layout.parameters`` as one vector, if the caller has it already.
         """
         self._add(start, state, weight, learning_rate or 0.0, difference=difference)
 
-    def compare(self, average: Tensor, update: Tensor) -> float:
-        """Return η ‖g - g_k‖."""
-        return float(update.sub_(average).norm())
+    def compare(self, average: Tensor, updates: Iterator[Tensor]) -> list[float]:
+        """Return each η ‖g - g_k‖."""
+        distances = [update.sub_(average).norm() for update in updates]
+        return torch.stack(distances).tolist() if distances else []
 
     def compute(self) -> dict[str, Tensor]:
         """Return ``gradient``."""

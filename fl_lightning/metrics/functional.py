@@ -20,21 +20,16 @@ def layer_norms(vector: Tensor, layout: StateLayout) -> Tensor:
     return torch.stack([reduce(add, [squares[name] for name in names]) for names in layout.layers.values()]).sqrt()
 
 
-def angle_between(first: Tensor, second: Tensor) -> float:
-    """Return the angle in radians; π/2 if a vector is zero, because it points neither along nor against the other."""
-    return angles_of(first, products_of(first, second)[None])[0]
-
-
 def products_of(first: Tensor, other: Tensor) -> Tensor:
     """Return what :func:`angles_of` needs to know about a vector: its square and its product with the first vector."""
     return torch.stack([other.dot(other), first.dot(other)])
 
 
 def angles_of(first: Tensor, products: Tensor) -> list[float]:
-    """Return the angle between the first vector and each other vector, as :func:`angle_between` does.
+    """Return the angle between the first vector and each other vector, in radians.
 
-    ``products`` has one row per other vector, see :func:`products_of`. All rows are read at once, because the host
-    waits for a GPU with every read.
+    It is π/2 if a vector is zero, because that points neither along nor against the other. ``products`` has one row per
+    other vector, see :func:`products_of`. All rows are read at once, because the host waits for a GPU with every read.
     """
     square = first.dot(first).expand(len(products), 1)
     return [_angle(*row) for row in torch.cat([square, products], dim=1).tolist()]

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from fl_lightning.core.layers import LAYER_KINDS
-from fl_lightning.core.scratch import Scratch
-from fl_lightning.core.state import StateLayout, exact_dtype
-from fl_lightning.core.update import difference as state_difference
+from fl_lightning.core.state import StateLayout, exact_dtype, exact_vector
 from fl_lightning.metrics.functional import layer_norms
 
 #: the layer name for parameters that belong to the model itself, not to a module in it
@@ -53,7 +51,6 @@ class UpdateNorms(Metric):
     def __init__(self, model: nn.Module, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.layout = StateLayout(model)
-        self._scratch = Scratch()
         start = self.layout.flatten(model.state_dict()).parameters
         dtype = exact_dtype(start.device)
         groups = layer_groups(model, self.layout)
@@ -84,17 +81,16 @@ class UpdateNorms(Metric):
             weight: the client's weight before normalisation: its number of samples, or 1.
             difference: ``state - start`` over ``layout.parameters`` as one vector, if the caller has it already.
         """
-        update = state_difference(state, start, self.layout.parameters) if difference is None else difference
+        update = self._difference(start, state) if difference is None else difference
         self.weight += weight
-        exact = self._scratch.copy(update, self.update_sum.dtype)
-        self.update_sum.add_(exact, alpha=weight)
-        self.norm_sum.add_(self._norms(exact), alpha=weight)
+        self.update_sum.add_(update, alpha=weight)
+        self.norm_sum.add_(self._norms(update), alpha=weight)
 
     def moved(self, start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> None:
         """Record how far the global model moved in this round, from ``start`` to ``end``."""
         self._computed = None
         self.has_moved = torch.ones_like(self.has_moved)
-        self.move = self._norms(state_difference(end, start, self.layout.parameters))  # eq. 24
+        self.move = self._norms(self._difference(start, end))  # eq. 24
 
     def compute(self) -> dict[str, Tensor]:
         """Return ``<layer>/N``, ``E`` and ``N_over_E`` and, after :meth:`moved`, ``move`` and ``integral``.
@@ -120,6 +116,9 @@ class UpdateNorms(Metric):
         integral = self.integral + self.move
         self.reset()
         self.integral = integral
+
+    def _difference(self, start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> Tensor:
+        return exact_vector(end, self.layout.parameters).sub_(exact_vector(start, self.layout.parameters))
 
     def _norms(self, vector: Tensor) -> Tensor:
         self._members = members = self._members.to(vector.device)

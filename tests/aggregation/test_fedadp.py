@@ -14,7 +14,7 @@ from fl_lightning import ClientUpdate
 from fl_lightning.aggregation.fedadp import FedAdp
 from fl_lightning.callbacks import FederatedServer
 from fl_lightning.core.errors import MisconfigurationError
-from fl_lightning.metrics.functional import angle_between, gompertz
+from fl_lightning.metrics.functional import angles_of, gompertz, products_of
 from tests.toys import ConvNet, federate, identical, random_state, random_updates
 
 COHORTS = [[0, 1, 2, 3, 4], [1, 3, 5], [0, 5], [2, 3, 4, 5]]
@@ -185,7 +185,7 @@ def test_a_cosine_that_rounds_beyond_one_has_an_angle(sign, angle):
     first = torch.tensor([0.1, 1.0]).double()
     second = sign * (first * 3 / 10)
     assert abs(float(first @ second)) > np.sqrt(float(first @ first) * float(second @ second))
-    assert angle_between(first, second) == angle
+    assert angles_of(first, products_of(first, second)[None]) == [angle]
 
 
 def test_a_zero_update_has_the_angle_half_pi():
