@@ -104,11 +104,13 @@ class UpdateNorms(Metric):
             values |= {"N": n, "E": e, "N_over_E": torch.where(e > 0, n / e, 1.0)}
         if self.has_moved:
             values |= {"move": self.move, "integral": self.integral + self.move}
-        columns = {quantity: vector.cpu() for quantity, vector in values.items()}
+        if not values:
+            return {}
+        rows = torch.stack(list(values.values()), dim=1).cpu()  # the host waits for a GPU with every copy
         return {
-            f"{name}/{quantity}": vector[row]
-            for row, name in enumerate(self.names)
-            for quantity, vector in columns.items()
+            f"{name}/{quantity}": value
+            for name, row in zip(self.names, rows, strict=True)
+            for quantity, value in zip(values, row, strict=True)
         }
 
     def next_round(self) -> None:

@@ -98,6 +98,10 @@ CASES: dict[str, Callable[[], Case]] = {
     "diagnostics": lambda: {"algorithm": "FedAvg", "server_callbacks": diagnostics()},
     "diagnostics of FedDNA": lambda: {"algorithm": "FedDNA", "server_callbacks": diagnostics()},
     "diagnostics of FedBN": lambda: {"algorithm": "FedBN", "server_callbacks": diagnostics()},
+    "norms, angles and divergences": lambda: {
+        "algorithm": "FedAvg",
+        "server_callbacks": [NormDiagnostics(), AngleDiagnostics(), DivergenceDiagnostics()],
+    },
     "quantiles of angles": lambda: {"algorithm": "FedAdp", "server_callbacks": [AngleDiagnostics(max_curves=0)]},
     "evaluation on own samples": lambda: {
         "algorithm": "FedAvg",

@@ -21,7 +21,7 @@ STATEFUL = [
 ]
 #: cases in which the host may wait for each client: files are written, clients are evaluated, weights are matched, or
 #: an update is looked at before it is received
-WAITING = ("folder", "evaluation", "diagnostics", "FedMA", "angles", "dropped")
+WAITING = ("folder", "evaluation", "diagnostics", "FedMA", "dropped")
 CHEAP = [name for name in CASES if not any(word in name for word in WAITING)]
 
 
