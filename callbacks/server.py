@@ -32,6 +32,7 @@ from fl_lightning.aggregation.base import weight_of
 from fl_lightning.attacks import Attack
 from fl_lightning.callbacks.round_callback import RoundCallback, log_round
 from fl_lightning.callbacks.run.global_model import GlobalModel
+from fl_lightning.callbacks.run.identity import refuse_other_run, run_identity
 from fl_lightning.callbacks.run.lost_clients import LostClients, run_folder
 from fl_lightning.callbacks.run.monitors import explain_client_metrics, remove_learning_rate_monitor
 from fl_lightning.callbacks.run.preparation import (
@@ -39,6 +40,7 @@ from fl_lightning.callbacks.run.preparation import (
     add_round_callbacks,
     belongs_to_clients,
     check_flags,
+    federated_data,
     order_checkpoints,
     refuse_client_callbacks,
     refuse_round_callbacks,
@@ -167,21 +169,16 @@ class FederatedServer(RoundRunner):
         if stage == "fit":
             order_checkpoints(trainer)
             adapt_callbacks(trainer)
-            _data_of(trainer)
+            federated_data(trainer)
             if trainer.current_epoch == 0:  # the server may have run another fit; a checkpoint is loaded after this
                 self._reset()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Prepare the aggregator and the clients, now that the model is on its device and restored."""
-        data = _data_of(trainer)
-        self._current_run = self._run_identity(trainer)
-        if self._saved_run is not None and self._saved_run != self._current_run:
-            was, now = self._saved_run, self._current_run
-            name = next(name for name in was if was[name] != now.get(name))
-            raise MisconfigurationError(
-                f"the checkpoint is from a run with {name}={was[name]}, but this one has {name}={now.get(name)}:"
-                " resume with the config.yaml of that run"
-            )
+        data = federated_data(trainer)
+        self._current_run = run_identity(self.aggregator, trainer.optimizers[0] if self.optimizer else None, data)
+        if self._saved_run is not None:
+            refuse_other_run(self._saved_run, self._current_run)
         if self._model.clients_state is not None:
             assert isinstance(pl_module, FederatedModule)
             pl_module.refuse_other_model(self._model.clients_state)
@@ -229,7 +226,7 @@ class FederatedServer(RoundRunner):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Seed the round, so that nothing random in it, validation included, depends on earlier rounds."""
-        seed_global_generators(seed_for("round", _data_of(trainer).seed, trainer.current_epoch))
+        seed_global_generators(seed_for("round", federated_data(trainer).seed, trainer.current_epoch))
 
     def resize(self, module: LightningModule, state: Mapping[str, Tensor]) -> None:
         self.aggregator.resize(module, state)
@@ -275,7 +272,7 @@ class FederatedServer(RoundRunner):
         self.aggregator.reduce()
         aggregate = self.aggregator.finish_round()
         self._model.install(pl_module, aggregate, ModelCheck(round.number, is_unsound, pl_module.device))
-        self._downloads.end_round(_data_of(trainer).cohort(round.number), round.start, aggregate.state)
+        self._downloads.end_round(federated_data(trainer).cohort(round.number), round.start, aggregate.state)
         for watcher in watchers:
             watcher.on_round_end(trainer, pl_module, round, aggregate)
 
@@ -353,11 +350,11 @@ class FederatedServer(RoundRunner):
         round = Round(
             number=trainer.current_epoch,
             num_rounds=trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None,
-            seed=_data_of(trainer).seed,
+            seed=federated_data(trainer).seed,
             start=snapshot(module),
             personal=self.aggregator.personal_state,
             evaluations=self._evaluations,
-            num_clients=_data_of(trainer).num_clients,
+            num_clients=federated_data(trainer).num_clients,
             memory=partial(self.store.get, device=pl_module.device),
         )
         self.aggregator.begin_round(module, round)
@@ -398,22 +395,3 @@ class FederatedServer(RoundRunner):
                 f"min_clients={self.min_clients}, but a round has {clients} clients: set server.min_clients to"
                 f" {clients} or less, or select more clients"
             )
-
-    def _run_identity(self, trainer: Trainer) -> dict[str, Any]:
-        """Return the settings that must not change when a run is resumed."""
-        data = _data_of(trainer)
-        return {
-            "aggregator": type(self.aggregator).__name__,
-            "server_optimizer": type(trainer.optimizers[0]).__name__ if self.optimizer else "none",
-            "num_clients": data.num_clients,
-            "seed": data.seed,
-        }
-
-
-def _data_of(trainer: Trainer) -> FederatedDataModule:
-    data = getattr(trainer, "datamodule", None)
-    if not isinstance(data, FederatedDataModule):
-        raise MisconfigurationError(
-            f"the data is a {type(data).__name__}: wrap it, FederatedDataModule(source, partition=..., selection=...)"
-        )
-    return data

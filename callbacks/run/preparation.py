@@ -33,6 +33,7 @@ from fl_lightning.callbacks.run.weight_averaging import average_statistics
 from fl_lightning.client import ClientCallback
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.core.limits import check_number
+from fl_lightning.data import FederatedDataModule
 from fl_lightning.module import FederatedModule, RoundRunner
 
 _VALIDATION_HOOKS = tuple(hook for hook in dir(Callback) if hook.startswith("on_validation_"))
@@ -189,3 +190,13 @@ def _is_default(checkpoint: ModelCheckpoint) -> bool:
     default = ModelCheckpoint()
     names = ("state_key", "dirpath", "filename", "save_last", "save_top_k", "save_weights_only")
     return all(getattr(checkpoint, name) == getattr(default, name) for name in names)
+
+
+def federated_data(trainer: Trainer) -> FederatedDataModule:
+    """Return the data of a run, or reject it if it is not divided among clients."""
+    data = getattr(trainer, "datamodule", None)
+    if not isinstance(data, FederatedDataModule):
+        raise MisconfigurationError(
+            f"the data is a {type(data).__name__}: wrap it, FederatedDataModule(source, partition=..., selection=...)"
+        )
+    return data
