@@ -87,7 +87,7 @@ class LostClients:
 
 
 def run_folder(trainer: Trainer) -> RunFolder | None:
-    """Return the folder of a run; None if it keeps no files. Call this on every rank, because rank zero sends it."""
+    """Return the folder of a run, or None if it keeps no files. Every rank must call this: rank zero sends the name."""
     log_dir = trainer.log_dir
     keeps_files = trainer.loggers or trainer.checkpoint_callbacks
     return RunFolder(Path(log_dir).resolve()) if keeps_files and log_dir is not None else None

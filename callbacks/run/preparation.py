@@ -63,7 +63,7 @@ def check_flags(trainer: Trainer) -> None:
     for flag, default in belongs_to_client.items():
         if getattr(trainer, flag) != default:
             raise MisconfigurationError(
-                f"trainer.{flag}={getattr(trainer, flag)}, but the server takes no gradient steps:"
+                f"trainer.{flag}={getattr(trainer, flag)}, but it is the clients that train on batches:"
                 f" set client.{flag} instead"
             )
     if synchronises_batch_norm(trainer):

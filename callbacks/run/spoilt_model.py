@@ -1,7 +1,7 @@
 """Stops the round in which the global model becomes unusable, although every update was finite."""
 
 from collections.abc import Mapping
-from math import isfinite
+from math import isfinite, isinf
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ class ModelCheck:
         self._found.append(self._check.outsized_model(state))
 
     def decide(self) -> None:
-        """Raise an error if a state is unusable. Called on every rank, which have the same states. The host waits."""
+        """Raise an error if a state is unusable. All ranks call this with the same states. The host waits."""
         entry = next(filter(None, (first_outsized(names, sizes) for names, sizes in self._found)), None)
         self._found.clear()
         if entry is None:
@@ -46,6 +46,5 @@ class ModelCheck:
             cause += " server.aggregator to one that withstands bad clients, such as CoordinateMedian"
         else:
             cause = "no client sent such numbers: lower the learning rate of the clients or of the server"
-        raise RoundFailedError(
-            f"round {self._round} would make {name} of the global model as large as {size:.2g}{limit}; {cause}"
-        )
+        result = f"as large as {size:.2g}" if isfinite(size) else "infinite" if isinf(size) else "not a number (NaN)"
+        raise RoundFailedError(f"round {self._round} would make {name} of the global model {result}{limit}; {cause}")

@@ -27,7 +27,7 @@ def share_of(fraction: float, clients: int) -> int:
 
 
 def warn_if_nobody(fraction: float, federation: Federation, aggregator: object, fewest: int = 1) -> None:
-    """Warn about a fraction of bad clients that is less than one client per round, so that it protects from none.
+    """Warn about a fraction of bad clients that is less than one client per round, so that it protects against none.
 
     Args:
         fraction: the fraction.
@@ -43,8 +43,8 @@ def warn_if_nobody(fraction: float, federation: Federation, aggregator: object, 
     if clients < fewest:
         fix = f"select at least {fewest} clients per round, and set fraction of {name} to {1 / fewest:.3g} or more"
     rank_zero_warn(
-        f"fraction={fraction} of {clients} clients per round is less than one client, so {name} takes all clients for"
-        f" good ones: {fix}"
+        f"fraction={fraction} of {clients} clients per round is less than one client, so {name} treats all clients as"
+        f" good: {fix}"
     )
 
 

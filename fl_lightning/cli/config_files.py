@@ -51,7 +51,9 @@ def check_sections(path: Path, content: Any, known: Collection[str]) -> None:
         )
     for name, value in content.items():
         if not isinstance(name, str) or not name:
-            raise MisconfigurationError(f"{path}: {quote_key(name)} is not a name: use that of a section or a setting")
+            raise MisconfigurationError(
+                f"{path}: {quote_key(name)} is not a valid name: use the name of a section or a setting"
+            )
         if name in sections and not isinstance(value, dict | str):  # a text is the path of a file
             raise MisconfigurationError(
                 f"{path}: {name} is {_kind(value)}, but it is a section: give it settings, or leave it out"

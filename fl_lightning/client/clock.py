@@ -88,7 +88,7 @@ class ClientClock:
         for monitor in check_monitors(configs, round, logged, only_validation=self.clock == "run"):
             self._warn(
                 f"a learning-rate scheduler monitors {monitor!r}, which the server measures when a round is over:"
-                " it does nothing before the first validation"
+                " the scheduler does nothing before the first validation"
             )
         schedulers = " and a ".join(sorted({type(config.scheduler).__name__ for config in configs}))
         if self.clock == "run":

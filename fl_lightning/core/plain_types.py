@@ -61,8 +61,8 @@ def find_mismatch(value: Any, expected: Any, name: str = "") -> str | None:
 def find_difference(value: Any, example: Any, name: str = "") -> str | None:
     """Return what has another type than in an example, or None.
 
-    An example that is None is compatible with everything, because a value may be unknown in the beginning, and a value
-    that is None with everything but numbers. Keys and items that only one of the two has are not compared.
+    An example of None matches any value, because it may not be known yet. A value of None matches any example except a
+    number. Keys and items that only one of the two has are not compared.
     """
     is_number = isinstance(example, int | float) and not isinstance(example, bool)
     if example is None or (value is None and not is_number):
@@ -126,6 +126,6 @@ def _describe(value: Tensor) -> str:
 
 
 def _join(name: str, key: object) -> str:
-    """Return the name of an entry. A key that is no name is left out: the file may be from anywhere."""
+    """Return the name of an entry. A key that is not a valid name is left out: the file may be from anywhere."""
     shown = str(key) if re.fullmatch(r"[\w.+-]{1,60}", str(key)) else "(one of its keys)"
     return f"{name}.{shown}" if name else shown

@@ -55,7 +55,7 @@ class Round:
         """Return Δ_k = w_k - w_t over the named parameters as one vector, in float64.
 
         It is computed once per update and shared by all callers that pass the same names, so do not change it in place.
-        The next client's overwrites it, because allocating a large vector can cost more than computing with it.
+        The next client's vector overwrites it, because allocating a large vector can cost more than computing with it.
         """
         return self._last_difference.of(update, names, self)
 

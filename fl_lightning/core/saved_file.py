@@ -1,4 +1,4 @@
-"""Files of ``torch.save``: a kill or a power cut leaves no broken one behind, and reading verifies them.
+"""Files written with ``torch.save``. A kill or a power cut never leaves a broken one, and every read verifies it.
 
 ``torch.save`` writes a zip archive, which holds a checksum (CRC-32) of every tensor in it. ``torch.load`` ignores the
 checksums, so it loads a file with a flipped bit without complaint.

@@ -24,7 +24,8 @@ class SoundnessCheck:
     the shapes that the algorithm expects. What the client remembers may be infinite, but not NaN.
 
     Numbers beyond :data:`LARGEST` are finite, but ruin an average. A robust aggregator leaves them out, so they make an
-    update unsound only if clients may be dropped. Otherwise, :meth:`first_outsized` finds out if they did harm.
+    update unsound only if clients may be dropped, or in extras that the algorithm expects. Otherwise,
+    :meth:`outsized_model` finds out whether they did harm.
 
     Args:
         layout: the parts of the model's state.
@@ -165,7 +166,7 @@ class SoundnessCheck:
         return unsound
 
     def _beyond(self, names: list[str], sizes: Tensor) -> Tensor:
-        """Return the largest number of each entry of the state that grew beyond LARGEST in this round, and else 0."""
+        """Return the largest number of each entry of the state that grew beyond LARGEST in this round, or 0."""
         grown = ~(sizes <= LARGEST) & (self._before(names, sizes) <= LARGEST)
         grown[sum(name in self._sizes for name in names) :] = False  # entries of the state come first
         return torch.where(grown, sizes, 0)

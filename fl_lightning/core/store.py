@@ -147,7 +147,7 @@ class ClientStore:
             raise MisconfigurationError(
                 "the checkpoint keeps the clients' state in a folder: set server.client_folder to that folder"
             )
-        if self.folder is not None:  # the run was begun without a folder
+        if self.folder is not None:  # move what a run without a folder kept in memory
             entries, self._entries = self._entries, {}
             for writer, kept in entries.items():
                 for client, values in kept.items():

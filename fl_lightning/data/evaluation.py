@@ -35,7 +35,7 @@ class _Observed:
     Args:
         untouched: whether a whole evaluation has left its batches as they were.
         last: the last batch of an evaluation that had left all others as they were, as copies and originals.
-        versions: torch's counts of the changes to the tensors, from when batches are no longer copied.
+        versions: torch's counts of the changes to the tensors, taken when copying stops.
     """
 
     untouched: bool = False
@@ -43,7 +43,7 @@ class _Observed:
     versions: list[int] = field(default_factory=list)
 
     def look_at_last(self) -> None:
-        """Complete the observation of an evaluation, because nobody asks a loader for a batch after the last one."""
+        """Look at the last batch, after which nobody asks the loader for another one."""
         if self.last is not None:
             self.untouched = all(map(torch.equal, *self.last))
             self.last = None

@@ -160,7 +160,7 @@ class _SuiteReader(SuiteValues):
             return float(column)
         except ValueError:
             raise self.error(
-                f"columns.{column} is not a number: with x, the names of all columns are numbers"
+                f"columns.{column} is not a number: with x, the names of all columns must be numbers"
             ) from None
 
     def sweep(self, value: Any, rows: Mapping[str, Any]) -> tuple[list[_Column], list[str]]:

@@ -35,7 +35,7 @@ def read_yaml_file(path: Path) -> Any:
 
 
 def quote_key(key: object) -> str:
-    """Return a key for a message, unless it is no name: it may be a line of a file with passwords."""
+    """Return a key for a message, unless it is not a valid name: it may be a line of a file with passwords."""
     return f"'{key}'" if is_name(key) else "one of its keys"
 
 

@@ -37,7 +37,7 @@ class _Tally(MulticlassStatScores):
     total: Tensor
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
-        # What one metric of a group has computed says nothing about the counts that others have added since.
+        # No cache: the metrics of a group share their counts, so another one may have added some since.
         super().__init__(num_classes, compute_with_cache=False, **kwargs)
         self._classes = num_classes
         self.add_state("table", torch.zeros(num_classes, num_classes, dtype=torch.int64), dist_reduce_fx="sum")

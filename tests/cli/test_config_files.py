@@ -25,7 +25,7 @@ def test_config_files_are_found_on_the_command_line(tmp_path, monkeypatch):
         ("client: {epoch: {}}", "c.yaml: 'client.epoch' is not a setting: remove it"),
         ("trainer: {unknown: null}", "c.yaml: 'trainer.unknown' is not a setting: remove it"),
         ("sever: {}", "c.yaml: 'sever' is not a section: remove it"),
-        ("1: 2", "c.yaml: '1' is not a name: use that of a section or a setting"),
+        ("1: 2", "c.yaml: '1' is not a valid name: use the name of a section or a setting"),
         ("server: {client: {epochs: 2}}", "server.client is set, but client is a section: move it there"),
         ("server: {aggregator: {class_path: FedAvg, init_args: {a: {}}}}", "'server.aggregator.init_args.a' is not an"),
         (

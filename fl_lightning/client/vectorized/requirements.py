@@ -43,7 +43,7 @@ def check_module(module: LightningModule) -> None:
         raise CannotVectorizeError(f"{name} optimises manually")
     hooks = training_hooks(module)
     if hooks:
-        raise CannotVectorizeError(f"{name} has {hooks[0]}, which a Trainer calls")
+        raise CannotVectorizeError(f"{name} has {hooks[0]}, which only a Trainer calls")
 
 
 def check_profitable(module: LightningModule) -> None:
@@ -72,10 +72,10 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
     for callback in callbacks:
         name = type(callback).__name__
         if not isinstance(callback, ClientCallback):
-            raise CannotVectorizeError(f"{name} is a callback of Lightning, which a Trainer calls")
+            raise CannotVectorizeError(f"{name} is a callback of Lightning, which only a Trainer calls")
         for hook in _LIGHTNING_HOOKS:
             if overrides(callback, hook):
-                raise CannotVectorizeError(f"{name} has {hook}, which a Trainer calls")
+                raise CannotVectorizeError(f"{name} has {hook}, which only a Trainer calls")
 
 
 def check_flags(flags: Mapping[str, Any]) -> None:
@@ -83,7 +83,7 @@ def check_flags(flags: Mapping[str, Any]) -> None:
     defaults = inspect.signature(Trainer.__init__).parameters  # a config that was parsed has all flags
     for flag, value in flags.items():
         if flag not in _FLAGS and value != defaults[flag].default:
-            raise CannotVectorizeError(f"client.{flag} is a flag of a Trainer")
+            raise CannotVectorizeError(f"client.{flag} needs a Trainer per client")
     if flags.get("precision") not in _PRECISIONS:
         precision = flags["precision"]
         raise CannotVectorizeError(f"client.precision={precision} needs a Trainer; 32-true and bf16-mixed do not")

@@ -88,9 +88,9 @@ class ClientStep:
 
         Args:
             parameters: the trained parameters, stacked; they are changed in place.
-            buffers: as in a call of the step, like the following two.
-            constants: see above.
-            batch: see above.
+            buffers: as for a call of the step.
+            constants: as for a call of the step.
+            batch: as for a call of the step.
             rate: the learning rate.
 
         Returns:
@@ -156,7 +156,7 @@ class ClientStep:
             self._can_record = False
             return step
         same = [(one == two).all() for one, two in zip(replayed, tree_leaves(on_copies(step)), strict=True)]
-        return recording if torch.stack(same).all() else step  # the only moment when the host waits for a GPU
+        return recording if torch.stack(same).all() else step  # the host waits for a GPU, once per recording
 
     def _loss(
         self, parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any, index: int

@@ -196,7 +196,7 @@ def fit(module, execution="vectorized", **client):
         (ReadsValue, "the training step of ReadsValue reads the value of a tensor"),
         (ReadsEpoch, "the training step of ReadsEpoch reads self.current_epoch"),
         (ReadsTrainer, "configure_optimizers of ReadsTrainer reads self.trainer"),
-        (Hooked, "Hooked has on_train_batch_end, which a Trainer calls"),
+        (Hooked, "Hooked has on_train_batch_end, which only a Trainer calls"),
         (Counts, "the training step of Counts changes self.steps"),
         (Collects, "the training step of Collects changes self.losses"),
         (CountsInPlace, "the training step of CountsInPlace changes self.steps"),
@@ -209,7 +209,7 @@ def fit(module, execution="vectorized", **client):
         (Cumulative, "the training step of Cumulative reads the value of a tensor"),
         (TensorRate, "the learning rate is a tensor, not a number"),
         (Foreign, "the optimiser has a parameter that Foreign does not have"),
-        (Clips, "Clips has clip_gradients, which a Trainer calls"),
+        (Clips, "Clips has clip_gradients, which only a Trainer calls"),
         (Remembers, "the training step of Remembers changes self.last"),
         (SkipsSmall, "the training step of SkipsSmall returns no loss"),
         (lambda: Net(dropout=0.5), "the training step of Net draws random numbers, for example in dropout"),
@@ -227,11 +227,11 @@ def test_modules_are_refused_by_name(module, reason):
 @pytest.mark.parametrize(
     ("client", "reason"),
     [
-        ({"callbacks": [Watcher()]}, "Watcher is a callback of Lightning, which a Trainer calls"),
-        ({"callbacks": [Clocked()]}, "Clocked has on_train_epoch_start, which a Trainer calls"),
+        ({"callbacks": [Watcher()]}, "Watcher is a callback of Lightning, which only a Trainer calls"),
+        ({"callbacks": [Clocked()]}, "Clocked has on_train_epoch_start, which only a Trainer calls"),
         ({"callbacks": [FreezesOne()]}, "a callback freezes different parameters for different clients"),
         ({"callbacks": [RateOfItsOwn()]}, "a callback gives clients different settings of the optimiser"),
-        ({"accumulate_grad_batches": 2}, "client.accumulate_grad_batches is a flag of a Trainer"),
+        ({"accumulate_grad_batches": 2}, "client.accumulate_grad_batches needs a Trainer per client"),
         ({"precision": "64-true"}, "client.precision=64-true needs a Trainer; 32-true and bf16-mixed do not"),
     ],
 )
