@@ -2,16 +2,20 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import BinaryIO, TextIO
 
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.flower.node_folder import is_alive
@@ -21,6 +25,10 @@ _GRACE = 10.0
 _CONNECTION = "local"
 #: Flower's commands that a local federation runs; without one of them, it would wait for ever
 _COMMANDS = ("flower-superlink", "flower-superexec", "flwr", "flwr-serverapp", "flwr-clientapp")
+
+#: codes that colour text in a terminal
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_EMPTY_LOG_LINE = re.compile(r"\s*|[A-Z]+ *: *\s*")
 
 
 def run_locally(app: Path, nodes: int) -> int:
@@ -58,9 +66,13 @@ def _run(app: Path, nodes: int, home: Path, processes: "_Processes") -> int:
         ]
         processes.start(f"node_{number}", node)
     run = processes.start("run", ["flwr", "run", str(app), _CONNECTION, "--stream"], shown=True)
+    assert run.stdout is not None
+    printer = threading.Thread(target=show_lines, args=(run.stdout, sys.stdout), daemon=True)
+    printer.start()
     while run.poll() is None:
         processes.check("superlink")
         time.sleep(0.2)
+    printer.join(_GRACE)
     listed = processes.output(["flwr", "list", _CONNECTION, "--format", "json"])
     return 0 if run.returncode == 0 and _succeeded(listed) else 1
 
@@ -72,6 +84,16 @@ def _succeeded(listed: str) -> bool:
     except (ValueError, KeyError):
         return False
     return bool(runs) and all(run.get("status") == "finished:completed" for run in runs)
+
+
+def show_lines(source: BinaryIO, target: TextIO) -> None:
+    """Print what Flower prints, without its colours, which it also uses in files, and without its empty log lines."""
+    with suppress(BrokenPipeError), source:
+        for line in source:
+            text = _ESCAPE.sub("", line.decode(errors="replace"))
+            if not _EMPTY_LOG_LINE.fullmatch(text):
+                target.write(text)
+                target.flush()
 
 
 class _TerminatedError(Exception):
@@ -118,14 +140,14 @@ class _Processes:
         signal.signal(signal.SIGTERM, self._before)
 
     def start(self, name: str, command: Sequence[str], shown: bool = False) -> subprocess.Popen:
-        """Start a process with a process group of its own; unless it is shown, its output goes to a file."""
+        """Start a process with a process group of its own. Its output goes to a file, or to a pipe if it is shown."""
         with (self._home / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 command,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
-                stdout=None if shown else log,
-                stderr=None if shown else log,
+                stdout=subprocess.PIPE if shown else log,
+                stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         self._started[name] = process

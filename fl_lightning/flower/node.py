@@ -184,6 +184,11 @@ class Node(RoundRunner):
         server, round = self.server, self._begin_round(module, request)
         (update,) = server.client.train_cohort([request.client], round)
         if isinstance(update, LostClient):
+            _LOG.error(
+                "client %d failed in round %d: %s",
+                *(request.client, round.number + 1, update.reason),
+                exc_info=update.error,
+            )
             return write_loss(update)
         for transform in server.transforms:
             update = transform(update, round, server.aggregator.layout)

@@ -116,6 +116,8 @@ class RemoteTraining(CohortTraining):
         names = [type(transform).__name__ for transform in transforms]
         self._writers = [*(key for key, _ in keyed_callbacks(callbacks)), *names]
         self._roll.check_model(entries_of(module), self._same_shapes)
+        if self._roll.missing:
+            self._roll.call(self._settings.wait)
 
     def release(self) -> None:
         """Release the module and the store."""
