@@ -82,7 +82,8 @@ def ask_worker(packet: Packet, config: Path, node_config: dict[str, Any]) -> Pac
             reply = read_packet(stream)
     except WorkerFailedError as error:
         folder.remove()
-        return Packet({"error": str(error), "layouts": {}})
+        own = [] if "num-partitions" in node_config else [node_config.get("partition-id")]
+        return Packet({"error": str(error), "clients": own, "layouts": {}})
     if reply is None:
         folder.remove()
         return Packet({"error": "its worker ended during training: see worker.log in the node's folder", "layouts": {}})

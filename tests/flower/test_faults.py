@@ -160,7 +160,9 @@ def test_a_node_that_was_started_again_with_other_settings_is_refused(federation
         federation.post.restarts[2] = 1
 
     watcher = Participants({1: restart})
-    with prints(caplog, r"client 2 is missing from round 2: node 2 \(client 2\) is refused: its config has client.epochs=5"):
+    with prints(
+        caplog, r"client 2 is missing from round 2: node 2 \(client 2\) is refused: its config has client.epochs=5"
+    ):
         federation.run(rounds=2, callbacks=[watcher])
     assert watcher.took_part == [[0, 1, 2], [0, 1]]
 
@@ -433,7 +435,7 @@ def test_the_traceback_of_a_client_that_fails_is_in_its_nodes_log(tmp_path, capl
     assert [record.getMessage() for record in records] == [
         f"client {client} failed in round 1: RuntimeError: the disk is full" for client in range(3)
     ]
-    assert "line" in records[0].exc_text and "in training_step" in records[0].exc_text
+    assert "in training_step" in records[0].exc_text
 
 
 @pytest.mark.parametrize(("aggregator", "sent"), [(FedAvg, False), (FedNS, True)])

@@ -6,13 +6,16 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
 from fl_lightning._lightning import quiet
 from fl_lightning._lightning.names import Trainer
+from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.flower import worker
 from fl_lightning.flower.node_folder import WorkerFolder
+from fl_lightning.flower.packet import Packet
 
 
 def ended_process() -> int:
@@ -48,3 +51,36 @@ def test_lightnings_advertisements_are_not_logged(caplog):
     finally:
         logger.filters[:] = before
     assert "litlogger" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(MisconfigurationError("root=x: there is no such folder\nmore"), "root=x"), (ValueError("x"), "ValueError: x")],
+)
+def test_the_reason_why_a_worker_did_not_start_is_one_line(error, reason, tmp_path, monkeypatch):
+    def fail(*_) -> None:
+        raise error
+
+    folder = WorkerFolder(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"folder": str(tmp_path), "supernode": os.getpid()})))
+    monkeypatch.setattr(worker, "_work", fail)
+    with pytest.raises(type(error)):
+        worker.main()
+    assert folder.failed.read_text().startswith(reason)
+    assert "\n" not in folder.failed.read_text()
+
+
+@pytest.mark.parametrize(("further", "clients"), [({}, [2]), ({"num-partitions": 3}, [])])
+def test_a_node_whose_worker_does_not_start_says_which_client_it_has(further, clients, tmp_path, monkeypatch):
+    apps = pytest.importorskip("fl_lightning.flower.apps", reason="Flower is not installed")
+
+    def fail(*_) -> None:
+        raise apps.WorkerFailedError("its worker did not start: no disk")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(apps, "_worker", fail)
+    config = tmp_path / "run.yaml"
+    config.touch()
+    answer = apps.ask_worker(Packet({}), config, {"partition-id": 2, **further})
+    assert answer.note["error"] == "its worker did not start: no disk"
+    assert answer.note["clients"] == clients
