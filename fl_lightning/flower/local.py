@@ -111,6 +111,7 @@ class _Processes:
             **os.environ,
             "FLWR_HOME": str(home),
             "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; the default, 1, would dominate a short round
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": str(home),  # so that the workers' sockets are removed too

@@ -56,8 +56,10 @@ class Roll:
         self.batch_size: int | None = None
         self._greetings: dict[int, str] = {}
         self._models: dict[int, dict[str, list[Any]]] = {}
+        #: digests of the names of the classes, by node
+        self._classes: dict[int, Any] = {}
         self._refused: dict[int, str] = {}
-        #: nodes that are refused only because another node has their client
+        #: nodes that are refused only because another node has their client, or other classes
         self._rivals: dict[int, int] = {}
         #: why nodes did not answer when they were last greeted
         self._silent: dict[int, str] = {}
@@ -161,10 +163,13 @@ class Roll:
         problem = note["error"] if "error" in note else self._difference(note)
         if problem is None:
             problem = self._check_clients(node, note.get("clients"))
+        if problem is None:
+            problem = self._class_difference(node, note.get("classes"))
         if problem is not None:
             self._refuse(node, note.get("clients"), str(problem))
             return
         self._models[node] = note["model"]
+        self._classes[node] = note.get("classes")
         self.batch_size = note.get("batch_size")
         for client, described in note["clients"].items():
             self._last_nodes[int(client)] = node
@@ -197,6 +202,22 @@ class Roll:
                 return (
                     f"its model differs: {name} is {described[0]} there and {described[1]} on the server:"
                     " install the same code there"
+                )
+        return None
+
+    def _class_difference(self, node: int, classes: Any) -> str | None:
+        """Return how a node's classes differ from those of the nodes that are present, or None.
+
+        A source such as ``ImageFolder`` numbers the classes that it finds. If one is missing, the labels of the others
+        would mean something else than on the other nodes.
+        """
+        for other, theirs in self._classes.items():
+            if theirs != classes and None not in (theirs, classes):
+                self._rivals[node] = other
+                clients = [client for client, has in self.clients.items() if has.node == other]
+                return (
+                    f"its classes are not those of node {other}{_in_brackets(clients)}: give each node samples of the"
+                    " same classes, or use a source that numbers them independently of what it finds"
                 )
         return None
 
@@ -237,6 +258,7 @@ class Roll:
     def _forget(self, node: int) -> None:
         self.clients = {client: present for client, present in self.clients.items() if present.node != node}
         self._models.pop(node, None)
+        self._classes.pop(node, None)
 
     def lose(self, node: int, session: str) -> None:
         """Forget a node that did not answer in its session. It is greeted again, if it is connected."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fl_lightning import LocalTraining
+from fl_lightning import FederatedDataModule, LocalTraining
 from fl_lightning.aggregation import FedAvg, FedNS
 from fl_lightning.attacks import ALittleIsEnough
 from fl_lightning.callbacks import FederatedServer, RoundCallback
@@ -18,7 +18,7 @@ from fl_lightning.flower.packet import Packet
 from fl_lightning.flower.post import Undelivered
 from fl_lightning.flower.tensors import decode, encode
 from tests.flower.loopback import Federation, prints
-from tests.toys import Net, federate, identical
+from tests.toys import Blobs, Net, federate, identical
 
 PARTITION = ClassesPerClient(3, 2)
 
@@ -415,6 +415,20 @@ def test_the_run_begins_when_a_node_with_another_model_has_been_replaced(federat
 )
 def test_a_refused_node_is_named_with_its_clients(clients, shown):
     assert roll._in_brackets(clients) == shown
+
+
+def test_a_node_that_numbers_its_classes_differently_is_refused(tmp_path):
+    with Federation(Net, make_server, PARTITION, tmp_path, nodes=0, wait=0.3) as federation:
+        for number, classes in enumerate([["cat", "dog"], ["cat", "dog"], ["dog"]]):
+            source = Blobs()
+            source.classes = classes
+            federation.start(number, [number], FederatedDataModule(source, partition=PARTITION))
+        with pytest.raises(
+            MisconfigurationError, match=r"node 2 \(client 2\) is refused: its classes are not those of"
+        ):
+            federation.run(rounds=1)
+    sent = str([reply.note for reply in federation.post.replies])
+    assert "dog" not in sent
 
 
 class FailingNet(Net):
