@@ -125,6 +125,8 @@ class _Processes:
     def __exit__(self, *_: object) -> None:
         handlers = {name: signal.signal(name, signal.SIG_IGN) for name in (signal.SIGINT, signal.SIGTERM)}
         workers = _workers(self._home)
+        # A server that is sending a model while its SuperLink ends does not notice it for some seconds.
+        others = _descendants({process.pid for process in self._started.values()})
         for process in reversed(self._started.values()):
             _signal_group(process.pid, signal.SIGTERM)
         end = time.monotonic() + _GRACE
@@ -133,10 +135,13 @@ class _Processes:
                 time.sleep(0.05)
             _signal_group(process.pid, signal.SIGKILL)
             process.wait()
-        while any(map(is_alive, workers)) and time.monotonic() < end:  # they notice that their SuperNode has ended
+        while any(map(is_alive, {*workers, *others})) and time.monotonic() < end:  # they notice that Flower has ended
             time.sleep(0.1)
         for worker in workers:
             _signal_group(worker, signal.SIGKILL)
+        for process in filter(is_alive, others):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         signal.signal(signal.SIGINT, handlers[signal.SIGINT])
         signal.signal(signal.SIGTERM, self._before)
 
@@ -184,6 +189,18 @@ def _workers(home: Path) -> list[int]:
     """Return the process ids of the nodes' workers."""
     files = home.glob("fl_lightning_*/process")
     return [int(file.read_text()) for file in files if file.read_text().isdigit()]
+
+
+def _descendants(processes: set[int]) -> set[int]:
+    """Return the processes that these started, and those that they started in turn, where the system lists them."""
+    parents = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(file.parent.name)] = int(file.read_text().rpartition(")")[2].split()[1])
+    found: set[int] = set()
+    while new := {process for process, parent in parents.items() if parent in processes | found} - found:
+        found |= new
+    return found
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 
 import pytest
 
@@ -14,7 +15,7 @@ from fl_lightning._lightning import quiet
 from fl_lightning._lightning.names import Trainer
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.flower import worker
-from fl_lightning.flower.node_folder import WorkerFolder
+from fl_lightning.flower.node_folder import WorkerFolder, is_alive
 from fl_lightning.flower.packet import Packet
 
 
@@ -84,3 +85,29 @@ def test_a_node_whose_worker_does_not_start_says_which_client_it_has(further, cl
     answer = apps.ask_worker(Packet({}), config, {"partition-id": 2, **further})
     assert answer.note["error"] == "its worker did not start: no disk"
     assert answer.note["clients"] == clients
+
+
+ORPHAN = """
+import os, sys, threading
+from fl_lightning.flower import apps
+apps._GRACE = 0.1
+if os.fork() == 0:
+    apps.end_with_parent()
+    print(os.getpid(), flush=True)
+    threading.Lock().acquire() and threading.Event().wait()
+else:
+    sys.stdin.readline()
+"""
+
+
+def test_a_server_that_waits_for_ever_ends_with_flower():
+    pytest.importorskip("flwr", reason="Flower is not installed")
+    parent = subprocess.Popen([sys.executable, "-c", ORPHAN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    server = int(parent.stdout.readline())
+    time.sleep(1.5)
+    assert is_alive(server)
+    parent.communicate("\n")
+    end = time.monotonic() + 20
+    while is_alive(server) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not is_alive(server)
