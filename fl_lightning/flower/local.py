@@ -139,9 +139,9 @@ class _Processes:
             time.sleep(0.1)
         for worker in workers:
             _signal_group(worker, signal.SIGKILL)
-        for process in filter(is_alive, others):
+        for other in filter(is_alive, others):
             with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+                os.kill(other, signal.SIGKILL)
         signal.signal(signal.SIGINT, handlers[signal.SIGINT])
         signal.signal(signal.SIGTERM, self._before)
 
