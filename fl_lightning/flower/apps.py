@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from fl_lightning.flower.packet import Packet, read_packet, write_packet
 
 #: how long a worker may take to import Lightning and load its data, in seconds
 _START_TIMEOUT = 600.0
+#: how long the server may take to end by itself when Flower has ended, in seconds
+_GRACE = 5.0
 
 
 def server_app(file: str, config: str) -> ServerApp:
@@ -34,12 +37,30 @@ def server_app(file: str, config: str) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         from fl_lightning.flower.cli import run_server
 
+        end_with_parent()
         path = Path(file).resolve().parent / config
         sys.path.insert(0, str(path.parent.parent))
         run_server(str(path), str(context.run_config.get("options", "")), GridPost(grid))
 
     app.main()(main)
     return app
+
+
+def end_with_parent() -> None:
+    """End this process soon after the one that started it, which is Flower's.
+
+    Flower interrupts the server when its SuperLink has ended. If the server is sending a model at that moment, it would
+    not notice: it waits for threads that try again for ever, and keeps the run's folder locked.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        time.sleep(_GRACE)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def client_app(file: str, config: str) -> ClientApp:
@@ -82,7 +103,8 @@ def ask_worker(packet: Packet, config: Path, node_config: dict[str, Any]) -> Pac
             reply = read_packet(stream)
     except WorkerFailedError as error:
         folder.remove()
-        return Packet({"error": str(error), "layouts": {}})
+        own = [] if "num-partitions" in node_config else [node_config.get("partition-id")]
+        return Packet({"error": str(error), "clients": own, "layouts": {}})
     if reply is None:
         folder.remove()
         return Packet({"error": "its worker ended during training: see worker.log in the node's folder", "layouts": {}})

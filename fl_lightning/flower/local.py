@@ -2,16 +2,20 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import BinaryIO, TextIO
 
 from fl_lightning.core.errors import MisconfigurationError
 from fl_lightning.flower.node_folder import is_alive
@@ -21,6 +25,10 @@ _GRACE = 10.0
 _CONNECTION = "local"
 #: Flower's commands that a local federation runs; without one of them, it would wait for ever
 _COMMANDS = ("flower-superlink", "flower-superexec", "flwr", "flwr-serverapp", "flwr-clientapp")
+
+#: codes that colour text in a terminal
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_EMPTY_LOG_LINE = re.compile(r"\s*|[A-Z]+ *: *\s*")
 
 
 def run_locally(app: Path, nodes: int) -> int:
@@ -58,9 +66,13 @@ def _run(app: Path, nodes: int, home: Path, processes: "_Processes") -> int:
         ]
         processes.start(f"node_{number}", node)
     run = processes.start("run", ["flwr", "run", str(app), _CONNECTION, "--stream"], shown=True)
+    assert run.stdout is not None
+    printer = threading.Thread(target=show_lines, args=(run.stdout, sys.stdout), daemon=True)
+    printer.start()
     while run.poll() is None:
         processes.check("superlink")
         time.sleep(0.2)
+    printer.join(_GRACE)
     listed = processes.output(["flwr", "list", _CONNECTION, "--format", "json"])
     return 0 if run.returncode == 0 and _succeeded(listed) else 1
 
@@ -72,6 +84,16 @@ def _succeeded(listed: str) -> bool:
     except (ValueError, KeyError):
         return False
     return bool(runs) and all(run.get("status") == "finished:completed" for run in runs)
+
+
+def show_lines(source: BinaryIO, target: TextIO) -> None:
+    """Print what Flower prints, without its colours, which it also uses in files, and without its empty log lines."""
+    with suppress(BrokenPipeError), source:
+        for line in source:
+            text = _ESCAPE.sub("", line.decode(errors="replace"))
+            if not _EMPTY_LOG_LINE.fullmatch(text):
+                target.write(text)
+                target.flush()
 
 
 class _TerminatedError(Exception):
@@ -89,6 +111,7 @@ class _Processes:
             **os.environ,
             "FLWR_HOME": str(home),
             "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; the default, 1, would dominate a short round
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": str(home),  # so that the workers' sockets are removed too
@@ -102,6 +125,8 @@ class _Processes:
     def __exit__(self, *_: object) -> None:
         handlers = {name: signal.signal(name, signal.SIG_IGN) for name in (signal.SIGINT, signal.SIGTERM)}
         workers = _workers(self._home)
+        # A server that is sending a model while its SuperLink ends does not notice it for some seconds.
+        others = _descendants({process.pid for process in self._started.values()})
         for process in reversed(self._started.values()):
             _signal_group(process.pid, signal.SIGTERM)
         end = time.monotonic() + _GRACE
@@ -110,22 +135,25 @@ class _Processes:
                 time.sleep(0.05)
             _signal_group(process.pid, signal.SIGKILL)
             process.wait()
-        while any(map(is_alive, workers)) and time.monotonic() < end:  # they notice that their SuperNode has ended
+        while any(map(is_alive, {*workers, *others})) and time.monotonic() < end:  # they notice that Flower has ended
             time.sleep(0.1)
         for worker in workers:
             _signal_group(worker, signal.SIGKILL)
+        for other in filter(is_alive, others):
+            with suppress(ProcessLookupError):
+                os.kill(other, signal.SIGKILL)
         signal.signal(signal.SIGINT, handlers[signal.SIGINT])
         signal.signal(signal.SIGTERM, self._before)
 
     def start(self, name: str, command: Sequence[str], shown: bool = False) -> subprocess.Popen:
-        """Start a process with a process group of its own; unless it is shown, its output goes to a file."""
+        """Start a process with a process group of its own. Its output goes to a file, or to a pipe if it is shown."""
         with (self._home / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 command,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
-                stdout=None if shown else log,
-                stderr=None if shown else log,
+                stdout=subprocess.PIPE if shown else log,
+                stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         self._started[name] = process
@@ -161,6 +189,18 @@ def _workers(home: Path) -> list[int]:
     """Return the process ids of the nodes' workers."""
     files = home.glob("fl_lightning_*/process")
     return [int(file.read_text()) for file in files if file.read_text().isdigit()]
+
+
+def _descendants(processes: set[int]) -> set[int]:
+    """Return the processes that these started, and those that they started in turn, where the system lists them."""
+    parents = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(file.parent.name)] = int(file.read_text().rpartition(")")[2].split()[1])
+    found: set[int] = set()
+    while new := {process for process, parent in parents.items() if parent in processes | found} - found:
+        found |= new
+    return found
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

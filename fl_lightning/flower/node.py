@@ -1,5 +1,7 @@
 """A node: holds the data of one or more clients and trains them when the server asks."""
 
+import hashlib
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -171,6 +173,7 @@ class Node(RoundRunner):
             "settings": dict(self._settings),
             "model": entries_of(module),
             "batch_size": data.data.batch_size,
+            "classes": _digest(getattr(data.source, "classes", None)),
             "clients": described,
             "layouts": {},
         }
@@ -184,6 +187,11 @@ class Node(RoundRunner):
         server, round = self.server, self._begin_round(module, request)
         (update,) = server.client.train_cohort([request.client], round)
         if isinstance(update, LostClient):
+            _LOG.error(
+                "client %d failed in round %d: %s",
+                *(request.client, round.number + 1, update.reason),
+                exc_info=update.error,
+            )
             return write_loss(update)
         for transform in server.transforms:
             update = transform(update, round, server.aggregator.layout)
@@ -254,3 +262,10 @@ class Node(RoundRunner):
         aggregator.begin_round(module, round)
         aggregator.round = round
         return round
+
+
+def _digest(classes: Any) -> str | None:
+    """Return a digest of the names of the classes in their order, so that the names need not be sent."""
+    if not isinstance(classes, list | tuple):
+        return None
+    return hashlib.sha256(json.dumps(list(map(str, classes))).encode()).hexdigest()

@@ -18,7 +18,8 @@ class RemoteData(FederatedDataModule):
     """A data module that knows how many samples each client has, but holds none of them.
 
     Selections, the partition's picture and the run's summary work as in a simulation. The source is used for
-    validation and testing only, so the server needs no training data.
+    validation and testing only, so the server needs no training data, and no data at all if
+    ``trainer.limit_val_batches`` is 0.
 
     Args:
         arguments: the arguments of :class:`~fl_lightning.FederatedDataModule`. The partition is used only for the
@@ -31,14 +32,26 @@ class RemoteData(FederatedDataModule):
         self.roll: Roll | None = None
         self.wait = 300.0
 
+    def prepare_data(self) -> None:
+        """Prepare the source's data, unless the server has none."""
+        if self._needs_source:
+            super().prepare_data()
+
     def setup(self, stage: str) -> None:
         """Load the source's evaluation data, and call the roll before training."""
         self.source.trainer = self.trainer
-        self.source.setup("validate" if stage == "fit" else stage)
+        if self._needs_source:
+            self.source.setup("validate" if stage == "fit" else stage)
         if stage == "fit" and self._data is None:
             assert self.roll is not None
             self.roll.call(self.wait)
             self._adopt_counts(self.roll)
+
+    @property
+    def _needs_source(self) -> bool:
+        """Whether the server evaluates. A server that leaves that to the nodes needs no data at all."""
+        trainer = self.trainer
+        return trainer is None or not trainer.training or trainer.limit_val_batches != 0
 
     @property
     def redraws(self) -> bool:

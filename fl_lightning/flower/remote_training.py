@@ -116,6 +116,8 @@ class RemoteTraining(CohortTraining):
         names = [type(transform).__name__ for transform in transforms]
         self._writers = [*(key for key, _ in keyed_callbacks(callbacks)), *names]
         self._roll.check_model(entries_of(module), self._same_shapes)
+        if self._roll.missing:
+            self._roll.call(self._settings.wait)
 
     def release(self) -> None:
         """Release the module and the store."""
@@ -161,15 +163,19 @@ class RemoteTraining(CohortTraining):
             )
 
         messages = self._send("evaluate", clients, request)
-        evaluated = {}
+        evaluated: dict[int, dict[str, float]] = {}
         for client in [client for client in clients if client in messages]:
             answer = self._wait_for(messages[client], end)
             metrics = answer.note.get("metrics") if isinstance(answer, Packet) else None
-            if isinstance(metrics, dict) and all(isinstance(value, float | int) for value in metrics.values()):
-                evaluated[client] = {str(name): float(value) for name, value in metrics.items()}
-            else:
+            others = next(iter(evaluated.values()), None)
+            if not isinstance(metrics, dict) or not all(isinstance(value, float | int) for value in metrics.values()):
                 reason = answer.reason if isinstance(answer, Undelivered) else answer.note.get("error", "no metrics")
-                rank_zero_info(f"client {client} is not evaluated after round {round.number + 1}: {reason}")
+            elif others is not None and metrics.keys() != others.keys():
+                reason = f"it has the metrics {sorted(metrics)}, but other clients have {sorted(others)}"
+            else:
+                evaluated[client] = {str(name): float(value) for name, value in metrics.items()}
+                continue
+            rank_zero_info(f"client {client} is not evaluated after round {round.number + 1}: {reason}")
         return evaluated
 
     @property

@@ -56,8 +56,10 @@ class Roll:
         self.batch_size: int | None = None
         self._greetings: dict[int, str] = {}
         self._models: dict[int, dict[str, list[Any]]] = {}
+        #: digests of the names of the classes, by node
+        self._classes: dict[int, Any] = {}
         self._refused: dict[int, str] = {}
-        #: nodes that are refused only because another node has their client
+        #: nodes that are refused only because another node has their client, or other classes
         self._rivals: dict[int, int] = {}
         #: why nodes did not answer when they were last greeted
         self._silent: dict[int, str] = {}
@@ -74,7 +76,7 @@ class Roll:
         start = reminded = time.monotonic()
         while True:
             self.refresh()
-            missing = [client for client in range(self.num_clients) if client not in self.clients]
+            missing = self.missing
             if not missing:
                 rank_zero_info(f"All {self.num_clients} clients are present.")
                 return
@@ -82,13 +84,18 @@ class Roll:
             if now > start + seconds:
                 reasons = "".join(f"; {reason}" for reason in [*self._refused.values(), *self._silent.values()])
                 raise MisconfigurationError(
-                    f"after {seconds:g} s, {self._describe(missing)}{reasons}: start their nodes, or set"
-                    " federation.num_clients"
+                    f"after {seconds:g} s, {self._describe(missing)}: start their nodes, or set"
+                    f" federation.num_clients{reasons}"
                 )
             if now > reminded + _REMINDER:
                 reminded = now
                 rank_zero_info(f"After {now - start:.0f} s, {self._describe(missing)}")
             time.sleep(_PAUSE)
+
+    @property
+    def missing(self) -> list[int]:
+        """The clients that no node has, as far as the server has looked."""
+        return [client for client in range(self.num_clients) if client not in self.clients]
 
     def _describe(self, missing: list[int]) -> str:
         """Return which clients are missing, and how many nodes may still report some."""
@@ -150,16 +157,19 @@ class Roll:
         for node, model in list(self._models.items()):
             difference = self._model_difference(model)
             if difference is not None:
-                self._refuse(node, difference)
+                self._refuse(node, [client for client, has in self.clients.items() if has.node == node], difference)
 
     def _admit(self, node: int, note: dict[str, Any]) -> None:
         problem = note["error"] if "error" in note else self._difference(note)
         if problem is None:
             problem = self._check_clients(node, note.get("clients"))
+        if problem is None:
+            problem = self._class_difference(node, note.get("classes"))
         if problem is not None:
-            self._refuse(node, str(problem))
+            self._refuse(node, note.get("clients"), str(problem))
             return
         self._models[node] = note["model"]
+        self._classes[node] = note.get("classes")
         self.batch_size = note.get("batch_size")
         for client, described in note["clients"].items():
             self._last_nodes[int(client)] = node
@@ -189,7 +199,26 @@ class Roll:
             ours, theirs = self._entries.get(name), model.get(name)
             if ours is None or theirs is None or ours[0] != theirs[0] or (self._same_shapes and ours[1] != theirs[1]):
                 described = [" ".join(map(str, entry)) if entry else "missing" for entry in (theirs, ours)]
-                return f"its model differs: {name} is {described[0]} there and {described[1]} on the server"
+                return (
+                    f"its model differs: {name} is {described[0]} there and {described[1]} on the server:"
+                    " install the same code there"
+                )
+        return None
+
+    def _class_difference(self, node: int, classes: Any) -> str | None:
+        """Return how a node's classes differ from those of the nodes that are present, or None.
+
+        A source such as ``ImageFolder`` numbers the classes that it finds. If one is missing, the labels of the others
+        would mean something else than on the other nodes.
+        """
+        for other, theirs in self._classes.items():
+            if theirs != classes and None not in (theirs, classes):
+                self._rivals[node] = other
+                clients = [client for client, has in self.clients.items() if has.node == other]
+                return (
+                    f"its classes are not those of node {other}{_in_brackets(clients)}: give each node samples of the"
+                    " same classes, or use a source that numbers them independently of what it finds"
+                )
         return None
 
     def _check_clients(self, node: int, clients: Any) -> str | None:
@@ -218,9 +247,10 @@ class Roll:
                 return f"the class counts of client {number} do not add up to its samples"
         return None
 
-    def _refuse(self, node: int, reason: str) -> None:
+    def _refuse(self, node: int, clients: Any, reason: str) -> None:
+        """Refuse a node that claims to have these clients, and say so on both sides."""
         self._forget(node)
-        self._refused[node] = f"node {node} is refused: {reason}"
+        self._refused[node] = f"node {node}{_in_brackets(clients)} is refused: {reason}"
         rank_zero_info(self._refused[node])
         # Whoever runs the node does not see what the server prints.
         self._post.send(node, "query", Packet({"refused": reason}), _GREETING_TIMEOUT)
@@ -228,8 +258,18 @@ class Roll:
     def _forget(self, node: int) -> None:
         self.clients = {client: present for client, present in self.clients.items() if present.node != node}
         self._models.pop(node, None)
+        self._classes.pop(node, None)
 
     def lose(self, node: int, session: str) -> None:
         """Forget a node that did not answer in its session. It is greeted again, if it is connected."""
         if self.sessions.get(node) == session:
             self._forget(node)
+
+
+def _in_brackets(clients: Any) -> str:
+    """Return the first clients that a node claims to have, because its id alone does not say which machine it is."""
+    numbers = [str(number) for number in clients if str(number).isdigit()] if isinstance(clients, dict | list) else []
+    if not numbers:
+        return ""
+    shown = ", ".join(number[:10] for number in numbers[:5]) + (", ..." if len(numbers) > 5 else "")
+    return f" (client {shown})" if len(numbers) == 1 else f" (clients {shown})"

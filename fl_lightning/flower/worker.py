@@ -29,7 +29,8 @@ def main() -> None:
         _work(folder, task)
     except BaseException as error:
         lines = str(error).strip().splitlines() or [""]
-        folder.failed.write_text(f"{type(error).__name__}: {lines[0]}")
+        kind = type(error).__name__
+        folder.failed.write_text(lines[0] if kind == "MisconfigurationError" else f"{kind}: {lines[0]}")
         raise
     finally:
         folder.socket.unlink(missing_ok=True)

@@ -46,6 +46,21 @@ def test_a_node_that_is_gone_is_not_evaluated(tmp_path, caplog):
     assert len(client_metrics(trainer)) == 3
 
 
+def test_a_client_with_other_metrics_is_not_evaluated(tmp_path, caplog):
+    make_module, make_server, _ = case("FedBN")
+    with Federation(make_module, make_server, PARTITION, tmp_path, nodes=5) as federation:
+        answer = federation.post.answers[4]
+
+        def rename(packet):
+            reply = answer(packet)
+            return type(packet)({"metrics": {"other": 1.0}, "layouts": {}}) if "evaluate" in packet.note else reply
+
+        federation.post.answers[4] = rename
+        with prints(caplog, r"client 4 is not evaluated after round 1: it has the metrics \['other'\], but other"):
+            _, trainer = federation.run(rounds=1, callbacks=[ClientEvaluation()])
+    assert len(client_metrics(trainer)) == 3
+
+
 def test_a_callback_of_the_server_that_needs_clients_samples_is_refused(tmp_path):
     make_module, make_server, _ = case("FedAvg")
     with (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fl_lightning import LocalTraining
+from fl_lightning import FederatedDataModule, LocalTraining
 from fl_lightning.aggregation import FedAvg, FedNS
 from fl_lightning.attacks import ALittleIsEnough
 from fl_lightning.callbacks import FederatedServer, RoundCallback
@@ -18,7 +18,7 @@ from fl_lightning.flower.packet import Packet
 from fl_lightning.flower.post import Undelivered
 from fl_lightning.flower.tensors import decode, encode
 from tests.flower.loopback import Federation, prints
-from tests.toys import Net, federate, identical
+from tests.toys import Blobs, Net, federate, identical
 
 PARTITION = ClassesPerClient(3, 2)
 
@@ -160,7 +160,9 @@ def test_a_node_that_was_started_again_with_other_settings_is_refused(federation
         federation.post.restarts[2] = 1
 
     watcher = Participants({1: restart})
-    with prints(caplog, "client 2 is missing from round 2: node 2 is refused: its config has client.epochs=5"):
+    with prints(
+        caplog, r"client 2 is missing from round 2: node 2 \(client 2\) is refused: its config has client.epochs=5"
+    ):
         federation.run(rounds=2, callbacks=[watcher])
     assert watcher.took_part == [[0, 1, 2], [0, 1]]
 
@@ -238,7 +240,7 @@ def test_a_run_that_waits_in_vain_says_why_nodes_did_not_answer(federation):
         return collect(others) | {number: Undelivered("the app raised an exception") for number in crashed}
 
     federation.post.collect = fail
-    with pytest.raises(MisconfigurationError, match=r"missing \(1\); node 1 did not answer: the app raised"):
+    with pytest.raises(MisconfigurationError, match=r"missing \(1\): start .*; node 1 did not answer: the app raised"):
         federation.run(rounds=1)
 
 
@@ -350,11 +352,16 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_node_that_does_not_fit_is_refused_by_name(name, federation, caplog):
     changes, reason = REFUSED[name]
+    (clients,) = changes.get("clients", "2")
     introduced(federation, 2, **changes)
     federation.settings = replace(federation.settings, wait=0.3)
     with (
-        pytest.raises(MisconfigurationError, match=rf"1 of 3 clients are missing \(2\); node 2 is refused: {reason}"),
-        prints(caplog, f"node 2 is refused: {reason}"),
+        pytest.raises(
+            MisconfigurationError,
+            match=r"1 of 3 clients are missing \(2\): start their nodes, or set federation.num_clients;"
+            rf" node 2 \(client {clients}\) is refused: {reason}",
+        ),
+        prints(caplog, rf"node 2 \(client {clients}\) is refused: {reason}"),
     ):
         federation.run()
     (told,) = [packet.note["refused"] for packet in federation.post.requests if "refused" in packet.note]
@@ -366,17 +373,83 @@ def test_a_node_takes_the_place_of_one_that_is_gone_even_if_it_was_refused_befor
     watcher = Participants(
         {1: lambda: federation.post.answers.update({9: successor}), 2: lambda: federation.post.answers.pop(1)}
     )
-    with prints(caplog, "node 9 is refused: it says it is client 1, which node 1 already is"):
+    with prints(caplog, r"node 9 \(client 1\) is refused: it says it is client 1, which node 1 already is"):
         federation.run(rounds=5, callbacks=[watcher])
     assert watcher.took_part[0] == watcher.took_part[-1] == [0, 1, 2]
 
 
-def test_a_node_with_another_model_is_refused_by_name(federation, caplog):
+def test_a_node_with_another_model_is_refused_by_name_and_the_run_waits_for_the_right_one(federation):
     introduced(federation, 2, model={"layers.0.weight": ["float32", [9, 6]]})
+    federation.settings = replace(federation.settings, wait=0.3)
+    reason = r"its model differs: layers.0.weight is float32 \[9, 6\] there and float32 \[8, 6\] on the server: install"
+    with pytest.raises(MisconfigurationError, match=rf"missing \(2\).*node 2 \(client 2\) is refused: {reason}"):
+        federation.run(rounds=1)
+
+
+def test_the_run_begins_when_a_node_with_another_model_has_been_replaced(federation, monkeypatch):
+    right = federation.post.answers[2]
+    introduced(federation, 2, model={"layers.0.weight": ["float32", [9, 6]]})
+    refuse = roll.Roll._refuse
+
+    def refuse_and_replace(self, *arguments) -> None:
+        refuse(self, *arguments)
+        federation.post.answers[2] = right
+        federation.post.restarts[2] = 1
+
+    monkeypatch.setattr(roll.Roll, "_refuse", refuse_and_replace)
     watcher = Participants()
-    with prints(caplog, r"node 2 is refused: its model differs: layers.0.weight is float32 \[9, 6\]"):
-        federation.run(rounds=1, callbacks=[watcher])
-    assert watcher.took_part == [[0, 1]]
+    federation.run(rounds=1, callbacks=[watcher])
+    assert watcher.took_part == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("clients", "shown"),
+    [
+        (None, ""),
+        (5, ""),
+        ({}, ""),
+        ({"nonsense\n": 1}, ""),
+        ({"3": {}}, " (client 3)"),
+        ([0, 3, 6, 9, 12, 15], " (clients 0, 3, 6, 9, 12, ...)"),
+    ],
+)
+def test_a_refused_node_is_named_with_its_clients(clients, shown):
+    assert roll._in_brackets(clients) == shown
+
+
+def test_a_node_that_numbers_its_classes_differently_is_refused(tmp_path):
+    with Federation(Net, make_server, PARTITION, tmp_path, nodes=0, wait=0.3) as federation:
+        for number, classes in enumerate([["cat", "dog"], ["cat", "dog"], ["dog"]]):
+            source = Blobs()
+            source.classes = classes
+            federation.start(number, [number], FederatedDataModule(source, partition=PARTITION))
+        with pytest.raises(
+            MisconfigurationError, match=r"node 2 \(client 2\) is refused: its classes are not those of"
+        ):
+            federation.run(rounds=1)
+    sent = str([reply.note for reply in federation.post.replies])
+    assert "dog" not in sent
+
+
+class FailingNet(Net):
+    """Cannot be trained."""
+
+    def training_step(self, batch, batch_idx):
+        raise RuntimeError("the disk is full")
+
+
+def test_the_traceback_of_a_client_that_fails_is_in_its_nodes_log(tmp_path, caplog):
+    client = {"client": LocalTraining(on_error="drop")}
+    with (
+        Federation(FailingNet, lambda: make_server(**client), PARTITION, tmp_path, nodes=3) as federation,
+        pytest.raises(Exception, match="min_clients"),
+    ):
+        federation.run(rounds=1)
+    records = [record for record in caplog.records if record.name == "fl_lightning.flower.node"]
+    assert [record.getMessage() for record in records] == [
+        f"client {client} failed in round 1: RuntimeError: the disk is full" for client in range(3)
+    ]
+    assert "in training_step" in records[0].exc_text
 
 
 @pytest.mark.parametrize(("aggregator", "sent"), [(FedAvg, False), (FedNS, True)])

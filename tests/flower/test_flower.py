@@ -57,7 +57,12 @@ def workers() -> set[int]:
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             line = (process / "cmdline").read_bytes().decode(errors="replace")
-            if "fl_lightning.flower.worker" in line or "/flower-super" in line or "flower.supernode" in line:
+            if (
+                "fl_lightning.flower.worker" in line
+                or "/flower-super" in line
+                or "flower.supernode" in line
+                or "/flwr-" in line
+            ):
                 found.add(int(process.name))
     return found
 
