@@ -15,13 +15,16 @@ EXIT_CODE = 141
 def end_if_closed() -> Iterator[None]:
     """End the process with exit code 141 if its output cannot be written because the reader has closed the pipe.
 
-    A command that has already failed keeps its own exit code. Python ignores SIGPIPE, and this does not change that:
-    the signal would also end the process when a connection to a worker or to another machine breaks.
+    A command that has already failed keeps its own exit code, and ``fit --help`` ends with 0, because argparse ignores
+    that its text cannot be written. Python ignores SIGPIPE, and this does not change that: the signal would also end
+    the process when a connection to a worker or to another machine breaks.
     """
     try:
         try:
             yield
         except SystemExit as exit:
+            if isinstance(exit.__context__, BrokenPipeError):  # Rich turns the error of its bar into exit code 1
+                end_without_teardown(EXIT_CODE)
             if exit.code and _is_closed():
                 end_without_teardown(exit.code if isinstance(exit.code, int) else 1)
             _flush()

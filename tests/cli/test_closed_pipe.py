@@ -46,7 +46,8 @@ def test_a_command_ends_quietly_if_its_output_is_not_read(arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["fit", "partition"])
 def test_a_command_that_uses_lightning_ends_quietly_if_its_output_is_not_read(command, tmp_path):
-    config = write_config(tmp_path / "run.yaml", trainer={"logger": False, "enable_checkpointing": False})
+    trainer = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": True}
+    config = write_config(tmp_path / "run.yaml", trainer=trainer)
     code, errors = ended("-m", "fl_lightning.cli", command, "--config", config)
     assert code == 141
     assert "Traceback" not in errors
