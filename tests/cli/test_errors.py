@@ -96,7 +96,7 @@ NO_NAME = (
         ("{client: {'': 1}}", NO_NAME),
         ("{data: {source: {class_path: tests.toys.Blobs, init_args: {'pass#word': 1}}}}", f"data.source: {NO_NAME}"),
         (
-            "{server: {aggregator: {class_path: FedAdp, init_args: {\"pass'wo rd\": 1}}}}",
+            '{server: {aggregator: {class_path: FedAdp, init_args: {"pass\'wo rd": 1}}}}',
             f"server.aggregator: {NO_NAME}",
         ),
         ("{model: {class_path: tests.toys.Net, init_args: {'pass#word': 1}}}", f"model: {NO_NAME}"),
