@@ -57,6 +57,7 @@ class Command:
         self.output = folder / "output.txt"
         self.begin = time.monotonic()
         context = multiprocessing.get_context("fork")
+        self.begun = context.Event()
         self.process = context.Process(target=self._run, args=(folder, arguments, prepare))
         self.process.start()
 
@@ -70,6 +71,7 @@ class Command:
         torch.set_num_threads(1)
         sys.argv = ["fl-lightning", "fit", "--config", str(DEMO), *SHORT, *arguments]
         prepare()
+        self.begun.set()
         main.main()
 
     def wait(self) -> int:
@@ -78,7 +80,8 @@ class Command:
         return self.process.exitcode
 
     def end(self, number: signal.Signals, after: float) -> int:
-        """Send a signal after some seconds, unless the process has ended; return the exit code."""
+        """Send a signal some seconds after the command has begun, unless it has ended; return the exit code."""
+        self.begun.wait()
         self.process.join(after)
         if self.process.is_alive():
             assert self.process.pid is not None
