@@ -4,6 +4,7 @@ Kills and signals come at random moments of runs in forked processes; damaged fi
 """
 
 import argparse
+import atexit
 import multiprocessing
 import os
 import platform
@@ -57,10 +58,12 @@ class Command:
         self.output = folder / "output.txt"
         self.begin = time.monotonic()
         context = multiprocessing.get_context("fork")
+        self.begun = context.Event()
         self.process = context.Process(target=self._run, args=(folder, arguments, prepare))
         self.process.start()
 
     def _run(self, folder: Path, arguments: list[str], prepare: Callable[[], None]) -> None:
+        atexit._clear()  # an interrupted command calls exit functions, which would remove this program's own folder
         os.chdir(folder)
         descriptor = os.open(self.output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for number in (1, 2):
@@ -70,6 +73,7 @@ class Command:
         torch.set_num_threads(1)
         sys.argv = ["fl-lightning", "fit", "--config", str(DEMO), *SHORT, *arguments]
         prepare()
+        self.begun.set()
         main.main()
 
     def wait(self) -> int:
@@ -78,7 +82,8 @@ class Command:
         return self.process.exitcode
 
     def end(self, number: signal.Signals, after: float) -> int:
-        """Send a signal after some seconds, unless the process has ended; return the exit code."""
+        """Send a signal some seconds after the command has begun, unless it has ended; return the exit code."""
+        self.begun.wait()
         self.process.join(after)
         if self.process.is_alive():
             assert self.process.pid is not None
@@ -136,18 +141,24 @@ def kills(count: int, root: Path, generator: random.Random) -> Count:
 
 def signals(count: int, root: Path, generator: random.Random) -> Count:
     result = Count("Ctrl-C or SIGTERM at a random moment", "exit code 130 or 143, one line, no traceback")
-    for number in range(count):
-        folder = root / f"signal_{number}"
+    seconds, attempt = 0.0, 0
+    while result.injected < count:
+        folder = root / f"signal_{attempt}"
         folder.mkdir()
         sent = generator.choice([signal.SIGINT, signal.SIGTERM])
         command = Command(folder, [])
-        code = command.end(sent, generator.uniform(0, 6))
-        if code == 0:
-            continue  # the run had already ended
+        code = command.end(sent, generator.uniform(0, seconds) if attempt else 600.0)
+        attempt += 1
+        if code == 0:  # the run had already ended
+            seconds = time.monotonic() - command.begin
+            continue
         text = command.output.read_text()
         line = "Interrupted." if sent == signal.SIGINT else "Terminated."
         result.injected += 1
-        result.survived += code == 128 + sent and text.count(line) == 1 and "Traceback" not in text
+        ended_well = code == 128 + sent and text.count(line) == 1 and "Traceback" not in text
+        result.survived += ended_well
+        if not ended_well:
+            print(f"exit code {code} after {line}\n{text}", file=sys.stderr)
     return result
 
 
@@ -226,6 +237,7 @@ def run_all() -> None:
     generator = random.Random(options.seed)
     torch.set_num_threads(1)
     begin = time.monotonic()
+    print("| fault | injected | survived | lost | survived means |\n| --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         (root / "good").mkdir()
@@ -233,15 +245,11 @@ def run_all() -> None:
         good = last_of(root / "good")
         assert good is not None
         good.previous_checkpoint.unlink()  # otherwise, every refusal would read it too
-        counts = [
-            *damaged_files(options.files, good.checkpoint, generator),
-            kills(options.kills, root, generator),
-            signals(options.signals, root, generator),
-            full_disks(options.disks, root, generator),
-        ]
-    print(f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores, {time.monotonic() - begin:.0f} s\n")
-    print("| fault | injected | survived | lost | survived means |\n| --- | --- | --- | --- | --- |")
-    print("\n".join(count.row() for count in counts if count.injected))
+        for count in damaged_files(options.files, good.checkpoint, generator):
+            print(count.row(), flush=True)
+        for inject, times in ((kills, options.kills), (signals, options.signals), (full_disks, options.disks)):
+            print(inject(times, root, generator).row(), flush=True)
+    print(f"\n{date.today()}, {platform.machine()}, {os.cpu_count()} cores, {time.monotonic() - begin:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What a failing client does to a federation: nothing, or it ends the run with the last good round kept."""
 
+import copy
 import multiprocessing
 import re
 import signal
@@ -8,6 +9,7 @@ from itertools import product
 
 import pytest
 import torch
+from pytorch_lightning import Callback
 
 from fl_lightning.callbacks import FederatedServer, LastRound
 from fl_lightning.core.errors import RoundFailedError
@@ -313,6 +315,29 @@ def test_a_server_that_ruins_the_model_stops_the_round_without_blaming_a_client(
         run("FedAvg", {}, module, rounds=2, server={"optimizer": leap}, **options)
     assert identical(dict(module.state_dict()), before)
     assert not (tmp_path / "checkpoints").exists()
+
+
+class LeapsInSecondRound(torch.optim.Adam):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["lr"] = 1e30 if self.state else 0.01
+        return super().step(closure)
+
+
+def test_a_round_that_the_server_ruins_leaves_the_servers_optimiser_as_it_was():
+    states = []
+
+    class Watch(Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            states.append(copy.deepcopy(trainer.optimizers[0].state_dict()))
+
+        def on_exception(self, trainer, pl_module, exception):
+            states.append(trainer.optimizers[0].state_dict())
+
+    with pytest.raises(RoundFailedError, match="round 2 would make"):
+        run("FedAvg", {}, rounds=3, server={"optimizer": LeapsInSecondRound}, callbacks=[Watch()])
+    after_first, after_failure = states
+    assert same(after_failure, after_first)
 
 
 def test_two_processes_name_the_client_whose_update_is_huge(ends):

@@ -14,14 +14,14 @@ P = ParamSpec("P")
 def decoration(hook: Callable[P, None]) -> Callable[P, None]:
     """Turn an unexpected error in a callback's hook into a one-line warning, after which the run continues.
 
-    A user's mistake, Ctrl-C and SIGTERM still end the run.
+    A user's mistake, Ctrl-C and SIGTERM still end the run, and so does a closed pipe: nobody reads the output any more.
     """
 
     @functools.wraps(hook)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             hook(*args, **kwargs)
-        except MisconfigurationError:
+        except (MisconfigurationError, BrokenPipeError):
             raise
         except Exception as error:
             rank_zero_warn(

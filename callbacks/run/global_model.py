@@ -3,6 +3,7 @@
 import copy
 
 from torch import nn
+from torch.optim import Optimizer
 
 from fl_lightning.aggregation import Aggregate
 from fl_lightning.callbacks.run.spoilt_model import ModelCheck
@@ -34,23 +35,27 @@ class GlobalModel:
 
     def install(self, pl_module: FederatedModule, aggregate: Aggregate, check: ModelCheck) -> None:
         """Make a round's result the global model. On the CPU, stop if the round has spoilt it."""
-        module, optimizer = pl_module.module, pl_module.server.optimizer
+        module, wrapper = pl_module.module, pl_module.optimizers()
+        optimizer = getattr(wrapper, "optimizer", wrapper)
+        assert isinstance(optimizer, Optimizer)
+        moves = bool(pl_module.server.optimizer)  # otherwise, the aggregate becomes the model as it is
         on_host = pl_module.device.type == "cpu"
         self._check = check
         for state in (aggregate.state, aggregate.served_state):
             check.watch(state)
         if on_host:
             check.decide()
-        before = snapshot(module) if optimizer and on_host else None
+        before = (snapshot(module), copy.deepcopy(optimizer.state_dict())) if moves and on_host else None
         pl_module.server.resize(module, aggregate.state)
         pl_module.move_towards(aggregate.state)
-        if optimizer:
+        if moves:
             check.watch(snapshot(module))
         if before is not None:
             try:
                 check.decide()
             except RoundFailedError:
-                module.load_state_dict(before, strict=False)
+                module.load_state_dict(before[0], strict=False)
+                optimizer.load_state_dict(before[1])  # a ModelCheckpoint with save_on_exception would save it
                 raise
         self._served_state = self.clients_state = None
         if aggregate.served_state is not aggregate.state:

@@ -39,8 +39,22 @@ class SavedServer(TypedDict):
     downloads: _Downloads
 
 
+class _Counts(TypedDict):
+    ready: int
+    completed: int
+
+
+class _Progress(TypedDict):
+    total: _Counts
+    current: _Counts
+
+
+class _FitLoop(TypedDict):
+    epoch_progress: _Progress
+
+
 class _Loops(TypedDict):
-    fit_loop: dict[str, dict[str, Any]]
+    fit_loop: _FitLoop
 
 
 class _Group(TypedDict):

@@ -99,6 +99,8 @@ class Aggregator(ABC):
     needs_clients = True
     #: whether clients must tell the server how many samples of each class they have
     needs_class_counts = False
+    #: how entries that clients changed without gradients are combined
+    changed_entries: type[ChangedEntries] = ChangedEntries
     federation: Federation | None = None
     round: Round
     layout: StateLayout
@@ -151,7 +153,7 @@ class Aggregator(ABC):
             self.layout = StateLayout(model)
         self.start_state = round.start
         self._start = None
-        self._changed = ChangedEntries(self.layout.rest, round.start, self.dtype)
+        self._changed = self.changed_entries(self.layout.rest, round.start, self.dtype)
 
     @abstractmethod
     def receive(self, update: ClientUpdate, weight: float) -> None:

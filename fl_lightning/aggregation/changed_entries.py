@@ -29,9 +29,9 @@ class ChangedEntries:
     """
 
     def __init__(self, names: Iterable[str], start: Mapping[str, Tensor], dtype: torch.dtype) -> None:
-        self._names = list(names)
-        self._start = start
-        self._dtype = dtype
+        self.names = list(names)
+        self.start = start
+        self.dtype = dtype
         self._total = 0.0
         #: by entry, the sum over the clients that changed it (the largest value of integers), and their weight
         self._sums: StateDict = {}
@@ -40,8 +40,8 @@ class ChangedEntries:
     def add(self, state: Mapping[str, Tensor], weight: float) -> None:
         """Add one client. Entries that ``state`` lacks are unchanged."""
         self._total += weight
-        for name in self._names:
-            value, start = state.get(name), self._start[name]
+        for name in self.names:
+            value, start = state.get(name), self.start[name]
             if value is None or is_unchanged(value, start):
                 continue
             if name not in self._sums:
@@ -50,35 +50,35 @@ class ChangedEntries:
             if _is_integer(start):
                 self._sums[name] = torch.maximum(self._sums[name], value.detach())
             else:
-                self._sums[name].add_(_as_real(value.detach()), alpha=weight)
+                self._sums[name].add_(as_real(value.detach()), alpha=weight)
 
     def reduce(self) -> None:
         """Combine what the ranks of a distributed run received; each may have seen different entries change."""
-        if not self._names or not is_distributed():
+        if not self.names or not is_distributed():
             return
-        device = self._start[self._names[0]].device
-        changed = [float(name in self._sums) for name in self._names]
-        weights = [self._weights.get(name, 0.0) for name in self._names]
-        numbers = to_device(torch.tensor([self._total, *changed, *weights], dtype=self._dtype), device)
+        device = self.start[self.names[0]].device
+        changed = [float(name in self._sums) for name in self.names]
+        weights = [self._weights.get(name, 0.0) for name in self.names]
+        numbers = to_device(torch.tensor([self._total, *changed, *weights], dtype=self.dtype), device)
         sum_over_ranks(numbers)
         self._total, *rest = numbers.tolist()
-        changed, weights = rest[: len(self._names)], rest[len(self._names) :]
-        self._weights = {name: weight for name, weight, any_ in zip(self._names, weights, changed, strict=True) if any_}
-        self._sums = {name: self._sums.get(name, self._nothing(self._start[name])) for name in self._weights}
-        sum_over_ranks(*(value for name, value in self._sums.items() if not _is_integer(self._start[name])))
-        max_over_ranks(*(value for name, value in self._sums.items() if _is_integer(self._start[name])))
+        changed, weights = rest[: len(self.names)], rest[len(self.names) :]
+        self._weights = {name: weight for name, weight, any_ in zip(self.names, weights, changed, strict=True) if any_}
+        self._sums = {name: self._sums.get(name, self._nothing(self.start[name])) for name in self._weights}
+        sum_over_ranks(*(value for name, value in self._sums.items() if not _is_integer(self.start[name])))
+        max_over_ranks(*(value for name, value in self._sums.items() if _is_integer(self.start[name])))
 
     def values(self) -> StateDict:
         """Return the new value of each entry that a client changed."""
         return {name: self._combined(name) for name in self._sums}
 
     def _combined(self, name: str) -> Tensor:
-        start, received = self._start[name], self._sums[name]
+        start, received = self.start[name], self._sums[name]
         others = self._total - self._weights[name]  # the weight of the clients that left the entry alone
         if _is_integer(start):
             return torch.maximum(received, start) if others else received
         if others:  # without the condition, an infinite start would turn a weight of 0 into NaN
-            received = received + others * _as_real(start).to(received.dtype)
+            received = received + others * as_real(start).to(received.dtype)
         mean = received / self._total
         if start.dtype == torch.bool:
             return torch.where(mean == 0.5, start, mean > 0.5)
@@ -88,12 +88,13 @@ class ChangedEntries:
         """Return the value of a sum before any client is added."""
         if _is_integer(start):
             return torch.full_like(start, torch.iinfo(start.dtype).min)
-        return torch.zeros_like(_as_real(start), dtype=self._dtype)
+        return torch.zeros_like(as_real(start), dtype=self.dtype)
 
 
 def _is_integer(value: Tensor) -> bool:
     return not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
 
 
-def _as_real(value: Tensor) -> Tensor:
+def as_real(value: Tensor) -> Tensor:
+    """Return a complex tensor as pairs of real numbers, and any other one as it is."""
     return torch.view_as_real(value) if value.is_complex() else value

@@ -4,11 +4,10 @@ Yin, Chen, Ramchandran, Bartlett. Byzantine-Robust Distributed Learning: Towards
 (definitions 1 and 2). https://arxiv.org/abs/1803.01498
 """
 
-import torch
 from torch import Tensor, nn
 
 from fl_lightning.aggregation.base import Aggregate, Federation
-from fl_lightning.aggregation.robust import ColumnAggregator, check_fraction, share_of, warn_if_nobody
+from fl_lightning.aggregation.robust import ColumnAggregator, check_fraction, column_medians, share_of, warn_if_nobody
 
 
 class CoordinateMedian(ColumnAggregator):
@@ -50,9 +49,3 @@ class TrimmedMean(ColumnAggregator):
             return rows.sort(dim=0).values[cut : clients - cut].mean(dim=0)
 
         return Aggregate(self.result(self.combine(trimmed)), metrics={"trimmed_mean/left_out": 2.0 * cut})
-
-
-def column_medians(rows: Tensor) -> Tensor:
-    """Return the median of each column: the middle value, or the mean of the two middle values."""
-    ordered = rows.sort(dim=0).values
-    return torch.lerp(ordered[(len(rows) - 1) // 2], ordered[len(rows) // 2], 0.5)

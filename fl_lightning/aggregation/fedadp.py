@@ -70,9 +70,7 @@ class FedAdp(SplitAggregator):
         self.contributions = dict(zip(clients, psi.tolist(), strict=True))
 
         # Σ ψ_k = 1, so w + Σ ψ_k Δ_k is Σ ψ_k w_k (line 13).
-        state = FlatState(
-            self.mean_of("parameters", psi), self.mean_of("statistics", self.sizes), self.largest_counters
-        )
+        state = FlatState(self.mean_of("parameters", psi), self.mean_of("statistics", self.sizes), self.counters)
         rates = [item.update.learning_rate for item in self.cohort]
         divergence = gradient_divergence(measured[:, 2].tolist(), rates)
         return Aggregate(

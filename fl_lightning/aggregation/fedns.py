@@ -73,7 +73,7 @@ class FedAvgLastFC(SplitAggregator):
                 for weight, client in zip(self.own(weights), clients, strict=True):
                     rows += weight[:, None] * client[name].view_as(rows)
         self.sum_over_clients(mean)
-        return Aggregate(self.result(FlatState(mean, self.mean_of("statistics", self.sizes), self.largest_counters)))
+        return Aggregate(self.result(FlatState(mean, self.mean_of("statistics", self.sizes), self.counters)))
 
     def node_weights(self, clients: list[StateDict]) -> Iterator[tuple[list[str], Tensor]]:
         """Yield for each layer the names of its tensors and a (clients, nodes) matrix of weights.

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.aggregation.base import Aggregate
-from fl_lightning.aggregation.coordinate_wise import column_medians
-from fl_lightning.aggregation.robust import ColumnAggregator
+from fl_lightning.aggregation.robust import ColumnAggregator, column_medians, differences
 from fl_lightning.core.limits import check_number
 from fl_lightning.core.state import FlatState
 
@@ -57,6 +56,7 @@ class GeometricMedian(ColumnAggregator):
         """Return every client's distance from the centre."""
         rows = []
         for item in self.received:
-            parts = (item.state.parameters - centre.parameters, item.state.statistics - centre.statistics)
+            pairs = ((item.state.parameters, centre.parameters), (item.state.statistics, centre.statistics))
+            parts = [differences(*pair) for pair in pairs]
             rows.append(torch.stack([part.norm() for part in parts]).norm().reshape(1))
         return self.rows_of_all(rows, width=1).flatten()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.aggregation.base import Aggregate, Federation
-from fl_lightning.aggregation.robust import ColumnAggregator, check_fraction, share_of, warn_if_nobody
+from fl_lightning.aggregation.robust import ColumnAggregator, check_fraction, differences, share_of, warn_if_nobody
 from fl_lightning.core.errors import MisconfigurationError
 
 
@@ -68,7 +68,9 @@ class Krum(ColumnAggregator):
         for part in ("parameters", "statistics"):
             start = getattr(self.start, part)
             for place, rows in self.columns(part):
-                updates = rows - start[place]  # shorter vectors than the states, so their products keep more digits
+                updates = differences(
+                    rows, start[place]
+                )  # shorter vectors than the states, so their products keep more digits
                 products += updates @ updates.T
         squares = products.diagonal()
         return (squares[:, None] + squares[None, :] - 2 * products).clamp(min=0)

@@ -4,6 +4,7 @@ Sun, Kairouz, Suresh, McMahan. Can You Really Backdoor Federated Learning? Works
 Privacy and Confidentiality, NeurIPS 2019 (section 4). https://arxiv.org/abs/1911.07963
 """
 
+import torch
 from torch import Tensor
 
 from fl_lightning.aggregation.base import Aggregate
@@ -29,7 +30,9 @@ class NormClipping(StreamingAggregator):
 
     def accumulate(self, state: FlatState, update: ClientUpdate, weight: float) -> None:
         parameters = self.start.parameters + self.clip(self.update_of(state))
-        statistics = self.start.statistics + self.clip(state.statistics - self.start.statistics)
+        before = self.start.statistics
+        moved = torch.where(before.isfinite(), state.statistics - before, 0)  # a mask of -inf cannot be moved a little
+        statistics = before + self.clip(moved)
         super().accumulate(FlatState(parameters, statistics, state.counters), update, weight)
 
     def clip(self, vector: Tensor) -> Tensor:

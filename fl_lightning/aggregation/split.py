@@ -75,14 +75,16 @@ class SplitAggregator(Aggregator):
         """Return the rows of ``values`` (one per client of the round) that belong to ``received``."""
         return values[self._positions()] if self._is_split else values
 
-    def rows_of_all(self, rows: Sequence[Tensor], width: int) -> Tensor:
+    def rows_of_all(self, rows: Sequence[Tensor], width: int, dtype: torch.dtype | None = None) -> Tensor:
         """Return one row per client of the round, on every rank.
 
         Args:
             rows: one vector of ``width`` numbers for each client in ``received``.
             width: the number of columns, which a rank without clients must know too.
+            dtype: the type of the result; by default, the type of sums.
         """
-        own = torch.stack(list(rows)).to(self.dtype) if rows else self.sizes.new_zeros(0, width)
+        empty = self.sizes.new_zeros(0, width, dtype=dtype)
+        own = torch.stack(list(rows)).to(empty) if rows else empty
         if not self._is_split:
             return own
         matrix = own.new_zeros(len(self.cohort), width)
@@ -100,13 +102,11 @@ class SplitAggregator(Aggregator):
         return self.mean_with(self.sizes)
 
     def mean_with(self, weights: Tensor) -> FlatState:
-        """Return the mean of parameters and statistics with the given weights, and the largest counters.
+        """Return the mean of parameters and statistics with the given weights, and the next counters.
 
         The weights need not sum to 1: dividing once after the sum gives the same bits as a streaming aggregator.
         """
-        return FlatState(
-            self.mean_of("parameters", weights), self.mean_of("statistics", weights), self.largest_counters
-        )
+        return FlatState(self.mean_of("parameters", weights), self.mean_of("statistics", weights), self.counters)
 
     def mean_of(self, part: Literal["parameters", "statistics"], weights: Tensor) -> Tensor:
         """Return the mean of one part of all clients' states with the given weights, which need not sum to 1."""
@@ -121,8 +121,8 @@ class SplitAggregator(Aggregator):
         return total.div_(weights.sum())
 
     @property
-    def largest_counters(self) -> Tensor:
-        """The largest value of each counter."""
+    def counters(self) -> Tensor:
+        """The next value of each counter: the largest one."""
         counters = no_counters(self.layout.zeros(self.dtype, self.device))
         for item in self.received:
             counters = torch.maximum(counters, item.state.counters)

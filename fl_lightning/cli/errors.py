@@ -16,7 +16,10 @@ _UNKNOWN_OPTION = (
     r"Option '([\w.]+)' is not accepted",
 )
 #: replaces the parser's message about a key that cannot be the name of an option
-_NO_NAME = "one of its keys is not a name: remove that key, which is not shown here because the file may hold secrets"
+_NO_NAME = (
+    "a key is not a name of at most 60 letters, digits and _ . + -: correct or remove it"
+    " (it is not shown here, because the file may hold secrets)"
+)
 
 
 def shorten_parser_error(message: str) -> str:
@@ -43,6 +46,8 @@ def shorten_parser_error(message: str) -> str:
     if wrong:
         given = re.search(r"Given value: ([\w.]+)$", message)
         problem = _explain_wrong_class(wrong.group(1) or (given.group(1) if given else "this class"), wrong.group(2))
+    if re.match(r"Expected an instantiatable class, but \S+ is abstract", problem):
+        problem = "no class is named: give a mapping with class_path and init_args and no other keys"
     bases = list(dict.fromkeys(re.findall(r"Not a valid subclass of (\w+)", problem)))
     if bases:
         problem = f"this is not a {' or '.join(bases)}: name a class, or give a mapping with class_path and init_args"
@@ -102,9 +107,11 @@ def _concrete_subclasses(base: type) -> set[str]:
 
 def _hide_content(message: str) -> str:
     """Remove keys that are no names, and values with a structure: the parser may have read them from any file."""
-    unknown = r"(?:Option|Subcommand '\w+' does not accept option) '(.*?)'(?: is not accepted|$)"
+    unknown = r"(?:Option|Subcommand '\w+' does not accept option) '(.*?)'(?: is not accepted|: did you mean|$)"
     message = re.sub(unknown, lambda found: found.group() if is_name(found.group(1)) else _NO_NAME, message)
-    message = re.sub(r'Spaces not allowed in keys: ".*"\.?', _NO_NAME, message)
+    message = re.sub(r"(Spaces not allowed in keys|Key must be a string, got|Empty nested key): .*", _NO_NAME, message)
+    if _NO_NAME in message:  # what follows may repeat a part of the key or its value
+        message = message.partition(_NO_NAME)[0] + _NO_NAME
     return re.sub(r"(Got value|Given value): [\[{].*?[\]}](?=$| - )", r"\1: this", message)
 
 

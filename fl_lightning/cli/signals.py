@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -31,8 +32,9 @@ def describe(interrupt: KeyboardInterrupt) -> str:
 def end_without_teardown(code: int) -> NoReturn:
     """End the process after an interrupt. Python would first take apart all modules, which takes seconds with torch."""
     atexit._run_exitfuncs()  # they end the workers of data loaders
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BrokenPipeError):  # nobody reads it
+            stream.flush()
     os._exit(code)
 
 

@@ -257,3 +257,14 @@ def test_an_error_in_a_users_callback_keeps_its_traceback(folder):
     Mine.state_key = "Mine"
     with pytest.raises(KeyError, match="mine"):
         run(folder.path, rounds=4, ckpt_path=str(folder.checkpoint), callbacks=[Mine()])
+
+
+@pytest.mark.parametrize("progress", ["current", "total"])
+def test_a_checkpoint_that_does_not_say_how_many_rounds_it_has_seen_is_refused(tmp_path, progress):
+    run(tmp_path, 2)
+    path = tmp_path / "checkpoints" / "last.ckpt"
+    content = torch.load(path, weights_only=True)
+    content["loops"]["fit_loop"]["epoch_progress"][progress] = {}
+    torch.save(content, path)
+    with pytest.raises(MisconfigurationError, match=rf"loops\.fit_loop\.epoch_progress\.{progress} lacks ready"):
+        run(tmp_path, 3, ckpt_path=path)

@@ -120,8 +120,8 @@ def test_a_decoration_that_fails_causes_a_warning_and_the_run_goes_on(tmp_path, 
     assert trainer.current_epoch == 2
 
 
-@pytest.mark.parametrize("error", [MisconfigurationError, KeyboardInterrupt, SystemExit])
-def test_a_users_mistake_and_an_interruption_pass_through_a_decoration(error):
+@pytest.mark.parametrize("error", [MisconfigurationError, BrokenPipeError, KeyboardInterrupt, SystemExit])
+def test_a_users_mistake_a_closed_pipe_and_an_interruption_pass_through_a_decoration(error):
     @decoration
     def hook():
         raise error

@@ -79,7 +79,7 @@ CASES = {
     ),
     "a null number of accumulated batches": (
         ["--client.accumulate_grad_batches", "null"],
-        "accumulate_grad_batches=None is not a number: set client.accumulate_grad_batches to 1 or more",
+        "client.accumulate_grad_batches: None is not of type int",
     ),
     "a strategy that is not there": (
         ["--trainer.strategy", "nonsense"],

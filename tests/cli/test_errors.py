@@ -80,7 +80,10 @@ def test_a_class_that_does_not_fit_is_named_in_one_line(tmp_path, arguments, pro
     assert process.stderr.splitlines()[-1] == f"error: {problem}"
 
 
-NO_NAME = "one of its keys is not a name: remove that key, which is not shown here because the file may hold secrets"
+NO_NAME = (
+    "a key is not a name of at most 60 letters, digits and _ . + -: correct or remove it"
+    " (it is not shown here, because the file may hold secrets)"
+)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +91,14 @@ NO_NAME = "one of its keys is not a name: remove that key, which is not shown he
     [
         ("{client: {'pass word: 3': 1}}", NO_NAME),
         ("{client: {'pass#word': 1}}", NO_NAME),
+        ("{client: {\"pass'word'\": 1}}", NO_NAME),
+        ("{client: {12345: 1}}", NO_NAME),
+        ("{client: {'': 1}}", NO_NAME),
+        ("{data: {source: {class_path: tests.toys.Blobs, init_args: {'pass#word': 1}}}}", f"data.source: {NO_NAME}"),
+        (
+            '{server: {aggregator: {class_path: FedAdp, init_args: {"pass\'wo rd": 1}}}}',
+            f"server.aggregator: {NO_NAME}",
+        ),
         ("{model: {class_path: tests.toys.Net, init_args: {'pass#word': 1}}}", f"model: {NO_NAME}"),
         ("{server: {aggregator: {class_path: FedAdp, init_args: {pass word: 1}}}}", f"server.aggregator: {NO_NAME}"),
         (
@@ -100,6 +111,13 @@ def test_a_key_that_is_no_name_is_not_repeated_and_the_message_says_so(run, tmp_
     (tmp_path / "odd.yaml").write_text(config)
     code, _, err = run("fit", "--config", "run.yaml", "--config", "odd.yaml")
     assert (code, err) == (2, f"error: {problem}\n")
+
+
+def test_arguments_beside_the_class_instead_of_under_init_args_are_reported_with_the_fix(run, tmp_path):
+    (tmp_path / "odd.yaml").write_text("{server: {aggregator: {class_path: FedAdp, alpha: 1}}}")
+    code, _, err = run("fit", "--config", "run.yaml", "--config", "odd.yaml")
+    fix = "no class is named: give a mapping with class_path and init_args and no other keys"
+    assert (code, err) == (2, f"error: server.aggregator: {fix}\n")
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def two_devices(name: str) -> dict[str, Any]:
             return {"error": result["error"]}
     return {
         "weights": [cases.differences(expected, result["state"]) for result in results],
-        "metrics": [cases.different_numbers(cases.numbers(trainer), result["metrics"]) for result in results],
+        "metrics": [cases.distant_numbers(cases.numbers(trainer), result["metrics"]) for result in results],
         "devices": [result["devices"] for result in results],
         "copies": [result["copies"] for result in results],
     }
