@@ -5,6 +5,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from fl_lightning._lightning.names import Callback, ModelCheckpoint, TorchCheckpointIO, Trainer
 from fl_lightning.core.errors import MisconfigurationError, StorageError, find_disk_error
 from fl_lightning.core.plain_types import find_difference
@@ -123,10 +125,14 @@ def _check_optimizers(trainer: Trainer, checkpoint: Mapping[str, Any]) -> None:
         TypeError: if there are any.
     """
     for optimizer, state in zip(trainer.optimizers, checkpoint["optimizer_states"], strict=True):
-        problem = find_difference(state["param_groups"], optimizer.state_dict()["param_groups"], "param_groups")
+        groups = optimizer.state_dict()["param_groups"]
+        problem = find_difference(state["param_groups"], groups, "param_groups")
         if problem is not None:
             raise TypeError(problem)
-        for group in state["param_groups"]:
+        for group, own in zip(state["param_groups"], groups, strict=False):
+            for name in own:
+                if own[name] is None and not isinstance(group.get(name), int | float | Tensor | None):  # such as fused
+                    raise TypeError(f"param_groups.{name} is of type {type(group[name]).__name__}, not a flag")
             kept = [state["state"][number] for number in group["params"] if number in state["state"]]
             kinds = [{name: type(value) for name, value in values.items()} for values in kept]
             if any(kind != kinds[0] for kind in kinds):
