@@ -160,12 +160,9 @@ def concatenate(state: Mapping[str, Tensor], names: list[str], dtype: torch.dtyp
 
 def copy_into(vector: Tensor, tensors: Sequence[Tensor]) -> Tensor:
     """Fill a vector with the numbers of the tensors, one tensor after the other, and return it."""
-    pieces = vector.split([value.numel() for value in tensors])
     if tensors:
-        torch._foreach_copy_(
-            [piece.view(value.shape) for piece, value in zip(pieces, tensors, strict=True)],
-            [value.detach() for value in tensors],
-        )
+        for piece, value in zip(vector.split([value.numel() for value in tensors]), tensors, strict=True):
+            piece.view(value.shape).copy_(value.detach())
     return vector
 
 
