@@ -86,7 +86,7 @@ def test_the_first_round_is_warned_once_that_there_is_no_value_yet():
     messages = [str(warning.message) for warning in caught if "monitors" in str(warning.message)]
     assert messages == [
         "a learning-rate scheduler monitors 'val_loss', which the server measures when a round is over:"
-        " it does nothing before the first validation"
+        " the scheduler does nothing before the first validation"
     ]
 
 
