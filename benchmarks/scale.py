@@ -2,7 +2,8 @@
 
     python benchmarks/scale.py [share] [memory] [registered] [cohort] [--rounds 5]
 
-share        CPU time that the server takes per round of FedNNNN's CNN, as a share of local training and server together
+share        CPU time that the server takes per round of FedNNNN's CNN, as a share of the round: local training, server
+             and the evaluation of 10,000 images
 memory       peak memory of a process with 10 and with 100 clients per round of ResNet-18, for streaming aggregators;
              SCAFFOLD also remembers a vector per client, in a folder or in memory
 registered   CPU time until the first round and per round, with 1,000 and with 100,000 clients, 10 of them per round
@@ -25,12 +26,13 @@ import warnings
 from collections.abc import Iterator
 
 import torch
-from pytorch_lightning import LightningDataModule, Trainer, seed_everything
+from pytorch_lightning import Callback, LightningDataModule, Trainer, seed_everything
 from torch.utils.data import DataLoader, TensorDataset
 
 from fl_lightning import FederatedDataModule, FederatedModule, LocalTraining
 from fl_lightning.aggregation import FedAdp, FedAvg, FedNNNN, FedNS, Scaffold
 from fl_lightning.callbacks import AngleDiagnostics, FederatedServer, NormDiagnostics
+from fl_lightning.core.memory import reuse_freed_memory
 from fl_lightning.data import IID, RandomClients
 from fl_lightning.models import Classifier, FullyConnected, MnistCNN, TorchvisionNet
 
@@ -46,15 +48,40 @@ LIMITS = {"FedNNNN": 0.02, "FedAdp": 0.05, "FedNS": 0.05}
 
 
 class Images(LightningDataModule):
-    """Random images. ``shape`` is the shape of one image; ``samples`` is the number of images."""
+    """Random images.
 
-    def __init__(self, samples: int, shape: tuple[int, ...], batch_size: int) -> None:
+    Args:
+        samples: the number of images.
+        shape: the shape of one image.
+        batch_size: size of the clients' batches.
+        evaluated: the number of images for validation; by default there is none.
+    """
+
+    def __init__(self, samples: int, shape: tuple[int, ...], batch_size: int, evaluated: int = 0) -> None:
         super().__init__()
-        self.images, self.labels = torch.randn(samples, *shape), torch.arange(samples) % 10
+        self.train, self.test = (
+            TensorDataset(torch.randn(count, *shape), torch.arange(count) % 10) for count in (samples, evaluated)
+        )
         self.batch_size = batch_size
 
     def train_dataloader(self) -> DataLoader:
-        return DataLoader(TensorDataset(self.images, self.labels), batch_size=self.batch_size, shuffle=True)
+        return DataLoader(self.train, batch_size=self.batch_size, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader | list:
+        return DataLoader(self.test, batch_size=512) if len(self.test) else []
+
+
+class EvaluationClock(Callback):
+    """Measures the CPU time of every validation."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def on_validation_start(self, trainer: Trainer, pl_module: FederatedModule) -> None:
+        self.begin = time.process_time()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: FederatedModule) -> None:
+        self.times.append(time.process_time() - self.begin)
 
 
 class Clock:
@@ -112,17 +139,19 @@ def run(
 
 
 def share(rounds: int) -> None:
+    reuse_freed_memory()  # as fl-lightning fit does
     for diagnostics in (False, True):
         for aggregator, limit in LIMITS.items():
             callbacks = [NormDiagnostics(), AngleDiagnostics()] if diagnostics else []
-            source = Images(6000, (1, 28, 28), 50)
-            clock = run(aggregator, Classifier(MnistCNN()), source, 10, 10, rounds + 1, callbacks)
+            source, evaluation = Images(6000, (1, 28, 28), 50, evaluated=10_000), EvaluationClock()
+            clock = run(aggregator, Classifier(MnistCNN()), source, 10, 10, rounds + 1, [*callbacks, evaluation])
             server = [whole - training for whole, training in zip(clock.rounds, clock.training, strict=True)][1:]
             training = statistics.median(clock.training[1:])
-            part = statistics.median(server)
+            part, evaluated = statistics.median(server), statistics.median(evaluation.times[-rounds:])
             print(
                 f"{aggregator:8} {'with diagnostics' if diagnostics else 'alone':16} server {1e3 * part:6.1f} ms, local"
-                f" training {1e3 * training:7.1f} ms: {part / (part + training):.2%} of a round (limit {limit:.0%})"
+                f" training {1e3 * training:7.1f} ms, evaluation {1e3 * evaluated:6.1f} ms:"
+                f" {part / (part + training + evaluated):.2%} of a round (limit {limit:.0%})"
             )
 
 
@@ -183,7 +212,7 @@ def be_quiet() -> None:
 
 
 def main() -> None:
-    measurements = {measurement.__name__: measurement for measurement in (share, memory, registered, cohort)}
+    measurements = {measurement.__name__: measurement for measurement in (memory, registered, cohort, share)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("which", nargs="*", default=list(measurements), help="measurements to take; by default all")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds, after one to warm up")
