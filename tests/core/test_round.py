@@ -44,3 +44,23 @@ def test_the_difference_of_16_bit_weights_is_exact():
     start = {"a": torch.tensor([1.0], dtype=torch.bfloat16)}
     update = ClientUpdate(0, {"a": torch.tensor([2.0**-9], dtype=torch.bfloat16)}, 1)
     assert Round(0, None, 0, start).difference(update, ["a"]).tolist() == [2.0**-9 - 1]  # bfloat16 would round it
+
+
+def test_a_difference_is_exact_for_float32():
+    start, end = torch.tensor([1.0]), torch.tensor([2.0**-30])
+    update = ClientUpdate(client=0, state={"a": end}, num_samples=1)
+    assert Round(0, None, 0, {"a": start}).difference(update, ["a"]).tolist() == [2.0**-30 - 1]
+
+
+def test_clients_share_the_memory_of_their_differences():
+    round_ = round_with()
+    first = round_.difference(moved_by(0.5), ["a", "b"])
+    second = round_.difference(moved_by(2.0), ["a", "b"])
+    assert first.data_ptr() == second.data_ptr()
+    assert second.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_new_update_is_not_taken_for_one_that_no_longer_exists():
+    round_ = round_with()
+    for distance in (0.5, 2.0, 0.25):  # Python often puts the next object where the last one was
+        assert round_.difference(moved_by(distance), ["a"]).tolist() == [distance, distance]
