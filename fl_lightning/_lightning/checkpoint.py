@@ -131,7 +131,7 @@ def _check_optimizers(trainer: Trainer, checkpoint: Mapping[str, Any]) -> None:
             raise TypeError(problem)
         for group, own in zip(state["param_groups"], groups, strict=False):
             for name in own:
-                if own[name] is None and not isinstance(group.get(name), int | float | Tensor | None):  # such as fused
+                if own[name] is None and not isinstance(group.get(name), bool | Tensor | None):  # such as fused
                     raise TypeError(f"param_groups.{name} is of type {type(group[name]).__name__}, not a flag")
             kept = [state["state"][number] for number in group["params"] if number in state["state"]]
             kinds = [{name: type(value) for name, value in values.items()} for values in kept]

@@ -57,17 +57,18 @@ def replaced(node: Any, place: Place, value: Any) -> Any:
     return type(node)(replaced(item, rest, value) if number == key else item for number, item in enumerate(node))
 
 
-def may_be_empty(place: Place) -> bool:
-    """Return whether a run may have an empty dictionary at a place: what clients or an optimiser remember."""
-    return "store" in place or (place[0] == "optimizer_states" and place[-1] == "state")
+def may_hold(place: Place, value: Any, other: Any) -> bool:
+    """Return whether a run may have the other value: other memories of clients or an optimiser, or a flag of Adam's."""
+    if isinstance(value, dict) and isinstance(other, dict):
+        return "store" in place or (place[0] == "optimizer_states" and place[-1] == "state")
+    return value is None and isinstance(other, bool) and "param_groups" in place
 
 
 def replacements(value: Any, place: Place) -> list[Any]:
     """Return values of other types. A list, a dictionary or a tensor may be replaced with another one."""
     same = {dict: (), list: (), torch.Tensor: (), float: (float, int)}.get(type(value), (type(value),))
     others = [other for other in REPLACEMENTS if type(other) not in same]
-    emptied = isinstance(value, dict) and may_be_empty(place)
-    return [other for other in others if not (emptied and isinstance(other, dict) and not other)]
+    return [other for other in others if not may_hold(place, value, other)]
 
 
 @pytest.fixture
