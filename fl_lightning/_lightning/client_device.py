@@ -1,4 +1,4 @@
-"""Keeping the Trainers of clients from doing what one fit per process would need.
+"""Skipping what Lightning does for every fit, but the many short fits of clients do not need.
 
 For every fit, Lightning empties CUDA's cache twice, announces the visible GPUs, asks the other ranks about the number
 of batches with tensors on the device, copies metrics to the host, and reads the handlers of all signals. For clients,

@@ -66,7 +66,7 @@ def explain_dead_ranks(advice: str) -> None:
 
 
 def let_rank_zero_report(trainer: Trainer) -> None:
-    """Wait in the other ranks while rank zero reports a mistake, which it most likely finds too, and stops them."""
+    """On the other ranks, wait: rank zero most likely finds the same mistake, reports it and stops them."""
     if trainer.local_rank > 0:
         time.sleep(_SECONDS_TO_REPORT)
 

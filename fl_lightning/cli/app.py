@@ -186,7 +186,7 @@ class FederatedCLI(ExtensibleCLI):
         return trainer
 
     def fit(self, **kwargs: Any) -> None:
-        """Run ``Trainer.fit``. A run that ends before its first round leaves only tracebacks of clients behind."""
+        """Run ``Trainer.fit``. A run that completes no round leaves only tracebacks of clients behind."""
         run = None if self._folder is None else RunFolder(self._folder)
         before = None if run is None else _identity(run.checkpoint)
         try:

@@ -44,8 +44,8 @@ def check_checkpoint(ckpt_path: str, resume: bool, weights_only: bool = True) ->
 def explain_failed_resume(error: BaseException, ckpt_path: str | None, run: RunFolder) -> RoundFailedError | None:
     """Return a one-line error for a run that failed before it had completed a round after its checkpoint.
 
-    The values in a checkpoint that somebody has changed may fit only as long as nothing computes with them. Return None
-    for other errors: of the user's own code, of the system, and those that are one line already.
+    Values that somebody has changed in a checkpoint may load without an error and fail only when something computes
+    with them. Return None for other errors: of the user's own code, of the system, and those that are one line already.
 
     Args:
         error: what the run raised.

@@ -106,7 +106,7 @@ def _concrete_subclasses(base: type) -> set[str]:
 
 
 def _hide_content(message: str) -> str:
-    """Remove keys that are no names, and values with a structure: the parser may have read them from any file."""
+    """Remove keys that are not valid names, and structured values: the parser may have read them from any file."""
     unknown = r"(?:Option|Subcommand '\w+' does not accept option) '(.*?)'(?: is not accepted|: did you mean|$)"
     message = re.sub(unknown, lambda found: found.group() if is_name(found.group(1)) else _NO_NAME, message)
     message = re.sub(r"(Spaces not allowed in keys|Key must be a string, got|Empty nested key): .*", _NO_NAME, message)

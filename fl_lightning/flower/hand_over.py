@@ -1,4 +1,4 @@
-"""Pass the options of ``flwr-clientapp`` on to the launcher. This file starts fast, because it needs little of Python.
+"""Pass the options of ``flwr-clientapp`` on to the launcher. It starts fast, because it imports little.
 
 Arguments: the launcher's socket, the path on which Flower's own command is found, then the options.
 """

@@ -1,4 +1,4 @@
-"""The files through which a node's processes find each other. This file needs nothing but Python."""
+"""The files through which a node's processes find each other. This file imports only the standard library."""
 
 import os
 import shutil

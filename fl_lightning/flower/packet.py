@@ -1,4 +1,7 @@
-"""A message between the server and a node: a note in JSON, and groups of bytes. This file needs nothing but Python."""
+"""A message between the server and a node: a note in JSON, and groups of bytes.
+
+This file imports only the standard library.
+"""
 
 import json
 from collections.abc import Mapping

@@ -59,7 +59,7 @@ class Roll:
         #: digests of the names of the classes, by node
         self._classes: dict[int, Any] = {}
         self._refused: dict[int, str] = {}
-        #: nodes that are refused only because another node has their client, or other classes
+        #: by node that is refused only for a conflict: the node that has its client already, or whose classes differ
         self._rivals: dict[int, int] = {}
         #: why nodes did not answer when they were last greeted
         self._silent: dict[int, str] = {}

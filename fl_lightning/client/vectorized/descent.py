@@ -13,7 +13,8 @@ _SMALLEST_STACK = 1 << 20
 def is_gradient_descent(optimizer: Optimizer, stack: ModelStack, callbacks: KeyedCallbacks) -> bool:
     """Return whether an optimiser only subtracts gradients, times the learning rate, and no callback sees them first.
 
-    A step of gradient descent has to be recorded before it runs for the first time, so small models do without.
+    A step of gradient descent has to be recorded before it runs for the first time. Recording
+    takes time, so small models compute gradients and step separately.
     """
     if type(optimizer) is not SGD or len(optimizer.param_groups) > 1:
         return False

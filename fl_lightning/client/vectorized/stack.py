@@ -62,7 +62,7 @@ class ModelStack:
         return losses
 
     def descend(self, step: ClientStep, group: Group, rate: float) -> Tensor | None:
-        """Move all clients by gradient descent, and return their losses; None if that takes a separate step."""
+        """Move all clients by gradient descent and return their losses, or None if that takes a separate step."""
         if group.where is not None:
             return None
         parameters = {name: value.detach() for name, value in self.parameters.items()}
