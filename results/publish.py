@@ -114,7 +114,8 @@ def draw(curves: list[Curve], tag: str, levels: list[float], file: Path) -> None
         panel.tick_params(labelsize=8)
     axes[0, 0].set_ylabel(tag, fontsize=9)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9, frameon=False)
+    ncols = min(len(labels), 3 if width == 1 else 6)
+    figure.legend(handles, labels, loc="outside lower center", ncols=ncols, fontsize=9, frameon=False)
     figure.savefig(file, metadata={"Date": None}, facecolor="white")
 
 
