@@ -68,9 +68,8 @@ class Krum(ColumnAggregator):
         for part in ("parameters", "statistics"):
             start = getattr(self.start, part)
             for place, rows in self.columns(part):
-                updates = differences(
-                    rows, start[place]
-                )  # shorter vectors than the states, so their products keep more digits
+                # Shorter vectors than the states, so their products keep more digits.
+                updates = differences(rows, start[place])
                 products += updates @ updates.T
         squares = products.diagonal()
         return (squares[:, None] + squares[None, :] - 2 * products).clamp(min=0)

@@ -52,7 +52,7 @@ class Round:
         return (self.memory(writer, client) if self.memory is not None else None) or {}
 
     def difference(self, update: ClientUpdate, names: list[str]) -> Tensor:
-        """Return Δ_k = w_k - w_t over the named parameters as one vector, in float64.
+        """Return Δ_k = w_k - w_t over the named parameters as one vector, in the type for sums (float64).
 
         It is computed once per update and shared by all callers that pass the same names, so do not change it in place.
         The next client's vector overwrites it, because allocating a large vector can cost more than computing with it.
