@@ -263,12 +263,13 @@ class FederatedServer(RoundRunner):
             for writer, values in update.memory.items():
                 self.store.stage(writer, update.client, values)
             tally.add(update, weight, self._downloads.size(update.client))
-        totals = tally.read(is_unsound.num_doubts())
+        totals = tally.read(is_unsound.num_doubts(), self.store.num_new)
         if totals.failed:
             self._model.refuse_spoilt()  # it may be the reason
         lost.decide(totals, is_unsound, pl_module.device)  # after this, no client of the round can fail
         self.store.commit()
-        self.store.exchange(pl_module.device)
+        if totals.remembered:
+            self.store.exchange(pl_module.device)
         self.aggregator.reduce()
         aggregate = self.aggregator.finish_round()
         self._model.install(pl_module, aggregate, ModelCheck(round.number, is_unsound, pl_module.device))

@@ -84,7 +84,7 @@ def evaluate_clients(
     for client in clients[trainer.global_rank :: trainer.world_size]:
         with preserved_generators(), without_announcements():
             results.append((client, evaluate(client, template.copy())))
-    return dict(gather_objects(results))
+    return dict(gather_objects(results, trainer.lightning_module.device))
 
 
 def client_metrics(

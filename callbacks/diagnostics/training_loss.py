@@ -76,7 +76,7 @@ class GlobalTrainingLoss(RoundCallback):
 
         clients: Sequence[int] = range(data.num_clients)
         if self.clients == "cohort":
-            lost = gather_objects(self._lost)
+            lost = gather_objects(self._lost, module.device)
             clients = [client for client in data.cohort(round.number) if client not in lost]
         if not clients:
             return

@@ -27,7 +27,7 @@ def explain_client_metrics(trainer: Trainer, validated: Collection[str], logged:
         monitor = getattr(callback, "monitor", None) if isinstance(callback, Checkpoint | EarlyStopping) else None
         if monitor is None or monitor in known or not getattr(callback, "strict", True):
             continue
-        if monitor in gather_objects(list(logged)):
+        if monitor in gather_objects(list(logged), trainer.lightning_module.device):
             raise MisconfigurationError(
                 f"{type(callback).__name__} monitors {monitor!r}, which only the clients log:"
                 f" set client.log_metrics to [{monitor}], and the run logs their mean"

@@ -51,23 +51,32 @@ class Tally:
         self._counts["failed"] += not lost.planned
         self._counts["down"] += down
 
-    def read(self, doubts: Tensor | None = None) -> "Totals":
+    def read(self, doubts: Tensor | None = None, remembered: int = 0) -> "Totals":
         """Return the sums over all ranks. On a GPU, this is when the host waits for the round's clients.
 
         Args:
             doubts: how many of the counted clients turned out to have failed, as a tensor on the device.
+            remembered: how many entries of clients' memories this rank has to pass to the others.
         """
         device = self._zeros.device
         names = sorted({*gather_notes(list(self._means), device)} if self._logs else self._means)
-        counts = to_device(torch.tensor(list(self._counts.values()), dtype=self._zeros.dtype), device)
+        counts = to_device(torch.tensor([*self._counts.values(), remembered], dtype=self._zeros.dtype), device)
         means = [self._means.get(name, self._zeros) for name in names]
         late = self._zeros[:1] if doubts is None else doubts.to(self._zeros).reshape(1)
         numbers = torch.cat([counts, late, *means])
         sum_over_ranks(numbers)
-        clients, lost, failed, up, down, found, *sums = numbers.tolist()
+        clients, lost, failed, up, down, remembered_by_all, found, *sums = numbers.tolist()
         pairs = zip(names, sums[::2], sums[1::2], strict=True)
         means_by_name = {name: total / weight for name, weight, total in pairs if weight}
-        return Totals(int(clients), int(lost), int(failed + found), int(up), int(down), means_by_name)
+        return Totals(
+            clients=int(clients),
+            lost=int(lost),
+            failed=int(failed + found),
+            up=int(up),
+            down=int(down),
+            remembered=int(remembered_by_all),
+            means=means_by_name,
+        )
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,7 @@ class Totals:
         failed: how many of the round's clients failed, without planned losses.
         up: bytes from clients to the server.
         down: bytes from the server to clients.
+        remembered: entries of clients' memories that a rank has to pass to the others.
         means: weighted means of what clients reported, by tag.
     """
 
@@ -88,6 +98,7 @@ class Totals:
     failed: int
     up: int
     down: int
+    remembered: int
     means: dict[str, float]
 
     def values(self, bytes_so_far: dict[str, int]) -> dict[str, float]:

@@ -107,7 +107,7 @@ class SharedEvaluationLoop(PlainEvaluationLoop):
 
     def _find_obstacle(self, loaders: CombinedLoader) -> str | None:
         """Return why shared batches would change the results, or None if they would not. All ranks agree."""
-        found = gather_objects([(self._find_own_obstacle(loaders), self.max_batches)])
+        found = gather_objects([(self._find_own_obstacle(loaders), self.max_batches)], self.sharing.module.device)
         obstacle = next((obstacle for obstacle, _ in found if obstacle is not None), None)
         if obstacle is None and any(batches != self.max_batches for _, batches in found):
             return "processes have different numbers of batches"

@@ -67,7 +67,8 @@ class EvaluationResults(PlacedResults):
             module: module that logged the values.
         """
         own = {key: _describe(item) for key, item in self.valid_items() if _step_of(item) in _STEPS}
-        ranks: list[tuple[dict[str, _Logged], dict[str, _States]]] = gather_objects([(own, _states_of(module))])
+        everything: list[tuple[dict[str, _Logged], dict[str, _States]]] = [(own, _states_of(module))]
+        ranks = gather_objects(everything, module.device)
         with _combined_states(module, [states for _, states in ranks]):
             for key, logged in {key: logged for values, _ in ranks for key, logged in values.items()}.items():
                 if key not in own:

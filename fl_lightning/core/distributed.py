@@ -5,6 +5,7 @@ accepts them.
 """
 
 import json
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ from torch import Tensor
 
 from fl_lightning.core.state import StateDict
 from fl_lightning.core.transfer import to_device
+
+#: how many bytes of a message are sent together with its length; longer messages take a second exchange
+_WITH_LENGTHS = 8192
 
 
 def is_distributed() -> bool:
@@ -39,13 +43,17 @@ def broadcast_from_zero(value: Tensor) -> Tensor:
     return value
 
 
-def gather_objects(items: list[Any]) -> list[Any]:
-    """Return every rank's items in one list, in rank order. They are pickled; rounds use :func:`gather_messages`."""
+def gather_objects(items: list[Any], device: torch.device) -> list[Any]:
+    """Return every rank's items in one list, in rank order. They are pickled; rounds use :func:`gather_messages`.
+
+    Args:
+        items: this rank's items.
+        device: device of this rank, which the bytes pass through.
+    """
     if not is_distributed():
         return items
-    gathered: list[list[Any]] = [[] for _ in range(dist.get_world_size())]
-    dist.all_gather_object(gathered, items)
-    return [item for part in gathered for item in part]
+    buffer = torch.frombuffer(bytearray(pickle.dumps(items)), dtype=torch.uint8)
+    return [item for _, part in _gather_buffers(0, to_device(buffer, device)) for item in pickle.loads(_bytes(part))]
 
 
 def gather_messages(
@@ -71,7 +79,7 @@ def gather_messages(
     gathered: list[tuple[Any, StateDict]] = []
     for length, buffer in _gather_buffers(len(header), torch.cat([header, *values])):
         begin = length
-        for note, entries in json.loads(bytes(buffer[:length].tolist()) or b"[]"):
+        for note, entries in json.loads(_bytes(buffer[:length]) or b"[]"):
             tensors: StateDict = {}
             for name, kind, shape in entries:
                 dtype = getattr(torch, kind)
@@ -102,15 +110,27 @@ def _reduce(values: Sequence[Tensor], operation: str) -> None:
 
 
 def _gather_buffers(header: int, buffer: Tensor) -> list[tuple[int, Tensor]]:
-    """Return every rank's buffer and the length of its header, in one exchange of lengths and one of bytes."""
-    own = to_device(torch.tensor([header, len(buffer)]), buffer.device)
-    lengths = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(lengths, own)
-    sizes = torch.stack(lengths).tolist()
-    if not any(size for _, size in sizes):
-        return []
-    sent = buffer.new_zeros(max(size for _, size in sizes))
-    sent[: len(buffer)] = buffer
-    received = [torch.empty_like(sent) for _ in sizes]
-    dist.all_gather(received, sent)
+    """Return the length of every rank's header, and its buffer.
+
+    The first bytes travel with the lengths, because a small exchange takes as long as one that is smaller still.
+    """
+    lengths = to_device(torch.tensor([header, len(buffer)]).view(torch.uint8), buffer.device)
+    begin, rest = buffer[:_WITH_LENGTHS], buffer[_WITH_LENGTHS:]
+    first = _all_gather(torch.cat([lengths, begin, begin.new_zeros(_WITH_LENGTHS - len(begin))]))
+    sizes = torch.stack([part[: len(lengths)] for part in first]).view(torch.int64).tolist()
+    received = [part[len(lengths) :] for part in first]
+    missing = max(size for _, size in sizes) - _WITH_LENGTHS
+    if missing > 0:
+        others = _all_gather(torch.cat([rest, rest.new_zeros(missing - len(rest))]))
+        received = [torch.cat(parts) for parts in zip(received, others, strict=True)]
     return [(length, part[:size]) for part, (length, size) in zip(received, sizes, strict=True)]
+
+
+def _all_gather(value: Tensor) -> list[Tensor]:
+    gathered = [torch.empty_like(value) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, value)
+    return gathered
+
+
+def _bytes(buffer: Tensor) -> bytes:
+    return buffer.cpu().numpy().tobytes()

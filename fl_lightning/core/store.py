@@ -86,6 +86,11 @@ class ClientStore:
             self._adopt(writer, client, values)
         self._staged.clear()
 
+    @property
+    def num_new(self) -> int:
+        """How many entries this rank has put or staged in this round."""
+        return len(self._new) + len(self._staged)
+
     def clients(self, writer: str) -> list[int]:
         """Return the clients for which the writer has put tensors, sorted by number."""
         kept = self._entries if self.folder is None else self._versions

@@ -84,7 +84,8 @@ def exchanged_bytes(make, clients: int, folder) -> int:
 def test_a_split_aggregator_exchanges_sums_and_little_per_client(aggregator, tmp_path):
     make, vectors = SPLIT[aggregator]
     few, many = (exchanged_bytes(make, clients, tmp_path / str(clients)) for clients in (3, 23))
-    assert few == pytest.approx(8 * SIZE * vectors, rel=0.05)  # sums are in float64
+    # Sums are in float64. The first part of a message takes 8 kB, however short the message is.
+    assert few - 8192 == pytest.approx(8 * SIZE * vectors, rel=0.05)
     assert many - few < 20 * 4 * SIZE / 50  # 20 further updates would be 20 * 4 * SIZE bytes on both ranks together
 
 

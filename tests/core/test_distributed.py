@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from fl_lightning.aggregation import FedAvg, FedNNNN, Scaffold
-from fl_lightning.core.distributed import gather_messages, max_over_ranks, sum_over_ranks
+from fl_lightning.core.distributed import gather_messages, gather_objects, max_over_ranks, sum_over_ranks
 from fl_lightning.core.round import Round
 from fl_lightning.core.state import snapshot
 from tests.aggregation.test_fedavg import GatheredMean
@@ -49,15 +49,6 @@ def count_collectives() -> Counter:
     return calls
 
 
-def test_ranks_without_messages_exchange_lengths_only(tmp_path):
-    def check(rank):
-        calls = count_collectives()
-        assert gather_messages([], CPU) == []
-        assert calls == {"all_gather": 1}
-
-    on_two_ranks(check, tmp_path)
-
-
 def messages_of(rank: int) -> list[tuple[object, dict[str, torch.Tensor]]]:
     """Return what a rank sends: nothing at rank zero, then types of every size, at odd positions, and empty tensors."""
     if rank == 0:
@@ -87,11 +78,25 @@ def test_every_rank_gets_the_messages_of_all_ranks(tmp_path):
     on_two_ranks(check, tmp_path)
 
 
-def test_messages_are_gathered_with_one_exchange_of_lengths_and_one_of_bytes(tmp_path):
+@pytest.mark.parametrize(("numbers", "exchanges"), [(0, 1), (8, 1), (100_000, 2)])
+def test_short_messages_are_gathered_in_one_exchange_and_long_ones_in_two(tmp_path, numbers, exchanges):
     def check(rank):
         calls = count_collectives()
-        gather_messages(messages_of(rank), CPU)
-        assert calls == {"all_gather": 2}
+        own = [("note", {"values": torch.full((numbers,), float(rank))})] if numbers else []
+        gathered = gather_messages(own, CPU)
+        assert calls == {"all_gather": exchanges}
+        assert [int(tensors["values"].sum()) for _, tensors in gathered] == ([0, numbers] if numbers else [])
+
+    on_two_ranks(check, tmp_path)
+
+
+@pytest.mark.parametrize("length", [0, 10, 100_000])
+def test_objects_of_any_size_are_gathered_in_the_order_of_ranks(tmp_path, length):
+    def check(rank):
+        own = [{"rank": rank, "text": length * "ü", "many": [torch.ones(2)]}] * (1 + rank)
+        gathered = gather_objects(own, CPU)
+        assert [item["rank"] for item in gathered] == [0, 1, 1]
+        assert all(len(item["text"]) == length for item in gathered)
 
     on_two_ranks(check, tmp_path)
 
@@ -142,4 +147,4 @@ def test_a_streaming_aggregator_reduces_one_buffer_of_sums_and_one_of_counters(m
 
 
 def test_a_gathered_aggregator_exchanges_its_updates_in_one_buffer_without_pickling(tmp_path):
-    reduced_with(GatheredMean(), tmp_path, {"all_gather": 2, "all_reduce": 1})
+    reduced_with(GatheredMean(), tmp_path, {"all_gather": 1, "all_reduce": 1})
