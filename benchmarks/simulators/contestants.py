@@ -51,6 +51,11 @@ CONTESTANTS = {
     "ours-ddp-vectorized": Contestant(
         "fl_lightning, vectorized, 2 processes", "ours.py", ("execution=vectorized", "processes=2"), processes=2
     ),
+    "ours-fast": Contestant(
+        "fl_lightning, configs/fast.yaml",
+        "ours.py",
+        ("execution=auto", "memory_format=channels_last", "float32_matmul_precision=medium"),
+    ),
     "ours-vectorized-bf16": Contestant(
         "fl_lightning, vectorized, bf16",
         "ours.py",

@@ -1,4 +1,5 @@
-"""fl_lightning. Options: ``processes=2`` for DDP, and arguments of LocalTraining such as ``execution=vectorized``."""
+"""fl_lightning. Options: ``processes=2`` for DDP, ``float32_matmul_precision=medium`` as on the command line, and
+arguments of LocalTraining such as ``execution=vectorized``."""
 
 import inspect
 import logging
@@ -40,7 +41,10 @@ class Source(LightningDataModule):
 
 
 class TakeTurns(Callback):
-    """Waits for its turn before every round. All processes wait for the first one, which talks to the driver."""
+    """Lets the first process, which talks to the driver, wait for its turn before every round.
+
+    The others then wait in the broadcast with which Lightning begins every batch.
+    """
 
     def __init__(self, turns: Turns | None) -> None:
         self.turns = turns
@@ -48,7 +52,6 @@ class TakeTurns(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: FederatedModule) -> None:
         if self.turns is not None:
             self.turns.wait(accuracy_of(trainer))
-        trainer.strategy.barrier()
 
     def on_train_end(self, trainer: Trainer, pl_module: FederatedModule) -> None:
         if self.turns is not None:
@@ -68,6 +71,7 @@ def main() -> None:
     turns = Turns("fl_lightning", "pytorch-lightning")
     options: dict[str, Any] = dict(option.split("=") for option in turns.options)
     processes = int(options.pop("processes", 1))
+    torch.set_float32_matmul_precision(options.pop("float32_matmul_precision", "highest"))
     precision = options.get("precision", "32-true")  # a flag of both Trainers, the server's and a client's
     for option in options:
         if option != "precision" and option not in inspect.signature(LocalTraining).parameters:

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
+import torch
 from jsonargparse import Namespace
 
 import fl_lightning.aggregation  # class names without a module resolve among imported classes
@@ -123,6 +124,7 @@ class FederatedCLI(ExtensibleCLI):
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the sections in the order in which a config has them."""
+        parser.add_argument("--float32_matmul_precision", type=Literal["highest", "high", "medium"] | None)
         parser.add_lightning_class_args(LightningModule, "model", subclass_mode=True)
         parser.add_lightning_class_args(FederatedDataModule, "data")
         parser.add_class_arguments(LocalTraining, "client")
@@ -165,6 +167,8 @@ class FederatedCLI(ExtensibleCLI):
 
     def instantiate_classes(self) -> None:
         """Instantiate model, data and Trainer, and wrap the model. The command ``partition`` needs only the data."""
+        if self.command_config.float32_matmul_precision is not None:
+            torch.set_float32_matmul_precision(self.command_config.float32_matmul_precision)
         try:
             if self.subcommand == "partition":
                 self.datamodule = self.instantiate_section("data")

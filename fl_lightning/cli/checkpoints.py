@@ -18,7 +18,7 @@ from fl_lightning.core.user_code import frames_of, is_user_code
 from fl_lightning.experiments.settings import Difference, differences, flatten
 
 #: sections that are compared with the configuration of a run; the others belong to a single command
-_SECTIONS = ("seed_everything", "model", "data", "client", "server", "trainer")
+_SECTIONS = ("seed_everything", "float32_matmul_precision", "model", "data", "client", "server", "trainer")
 #: errors that values of wrong types or shapes may cause
 _ERRORS_OF_VALUES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, RuntimeError)
 

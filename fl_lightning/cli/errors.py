@@ -52,6 +52,9 @@ def shorten_parser_error(message: str) -> str:
     if bases:
         problem = f"this is not a {' or '.join(bases)}: name a class, or give a mapping with class_path and init_args"
     problem = re.sub(r"Expected a typing\.Literal\[(.+?)\]\. Got value: (.*)", r"\2 is not one of \1", problem)
+    optional = re.fullmatch(r"Expected a typing\.Literal\[(.+?)\]", problem)
+    if optional:
+        problem = f"{message.rpartition('Given value: ')[2]} is not one of {optional[1]}"
     problem = re.sub(r"Expected a <class '(\w+)'>\. Got value: (.*)", r"\2 is not of type \1", problem)
     either = r"Expected a <class '(\w+)'> - Expected a <class '(\w+)'> Given value type: .* Given value: (.*)"
     problem = re.sub(either, r"\3 is not of type \1 or \2", problem)

@@ -27,6 +27,7 @@ _TEXTS = {
     "config": "a config in YAML; later ones override earlier ones",
     "print_config": "print the configuration and exit; =skip_default leaves out the defaults",
     "seed_everything": "seed of the run; true draws a random one",
+    "float32_matmul_precision": "the argument of torch.set_float32_matmul_precision",
     "model": "its class",
     "ckpt_path": "a checkpoint, or last for the newest run with the same settings",
     "weights_only": "whether to refuse checkpoints with anything but tensors and plain values",

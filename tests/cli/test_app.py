@@ -135,6 +135,18 @@ def test_later_configs_override_earlier_ones_and_the_command_line_overrides_all(
     assert not {"max_epochs", "logger", "accelerator"} & config["client"].keys()
 
 
+def test_the_precision_of_matrix_products_is_a_setting(run):
+    before = torch.get_float32_matmul_precision()
+    try:
+        code, _, err = run("fit", "--config", "run.yaml", "--float32_matmul_precision", "medium")
+        assert code == 0, err
+        assert torch.get_float32_matmul_precision() == "medium"
+        run("fit", "--config", "run.yaml")
+        assert torch.get_float32_matmul_precision() == "medium"  # not set: what the program has chosen stays
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def test_any_torch_optimiser_can_be_the_server_optimiser(run):
     code, out, err = run("fit", "--config", "run.yaml", "--server.optimizer", "Adagrad", "--server.optimizer.lr", 0.01)
     assert code == 0, err
@@ -162,6 +174,10 @@ def test_any_torch_optimiser_can_be_the_server_optimiser(run):
         (["--client.epochs", "many"], "client.epochs: many is not of type int or list"),
         (["--client.epochs", 0], "epochs=0"),
         (["--client.batch_size", 1], "batch_size=1, but BatchNorm needs two samples"),
+        (
+            ["--float32_matmul_precision", "low"],
+            "float32_matmul_precision: low is not one of 'highest', 'high', 'medium'",
+        ),
         (["--nonsense", 1], "unrecognized arguments: --nonsense"),
         (["--trainer.max_epoch", 3], "unrecognized arguments: --trainer.max_epoch 3: did you mean trainer.max_epochs"),
         (["--ckpt_path", "nowhere.ckpt"], "ckpt_path=nowhere.ckpt: there is no such file"),
