@@ -137,7 +137,9 @@ class LocalTraining(CohortTraining):
         max_batches: int | None = None,
     ) -> None:
         if self.memory_format == "channels_last":
-            module.to(memory_format=torch.channels_last)  # the global model, so that evaluation is fast too
+            for parameter in module.parameters():  # of the global model, so that evaluation is fast too
+                if parameter.dim() == 4:
+                    parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         model = ClientModel(module)
         #: the parts of the global model's state, as they were when the fit began
         self.layout = StateLayout(module)

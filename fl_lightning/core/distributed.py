@@ -75,7 +75,7 @@ def gather_messages(
     ]
     text = json.dumps(described) if described else ""
     header = to_device(torch.from_numpy(np.frombuffer(bytearray(text.encode()), dtype=np.uint8)), device)
-    values = [to_device(value, device).flatten().view(torch.uint8) for _, each in messages for value in each.values()]
+    values = [_as_bytes(to_device(value, device)) for _, each in messages for value in each.values()]
     gathered: list[tuple[Any, StateDict]] = []
     for length, buffer in _gather_buffers(len(header), torch.cat([header, *values])):
         begin = length
@@ -107,6 +107,10 @@ def _reduce(values: Sequence[Tensor], operation: str) -> None:
         dist.all_reduce(buffer, op=getattr(dist.ReduceOp, operation))
         for value, piece in zip(group, buffer.split([value.numel() for value in group]), strict=True):
             value.copy_(piece.view_as(value))
+
+
+def _as_bytes(value: Tensor) -> Tensor:
+    return value.resolve_conj().contiguous().flatten().view(torch.uint8)
 
 
 def _gather_buffers(header: int, buffer: Tensor) -> list[tuple[int, Tensor]]:

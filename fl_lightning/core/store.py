@@ -25,8 +25,7 @@ class ClientStore:
     """Tensors by writer and client.
 
     In a distributed run, a client may be trained by any rank. Entries that only one rank has put are passed to the
-    others by :meth:`exchange`, which every rank calls once per round. Entries that all ranks compute alike need no
-    exchange.
+    others by :meth:`exchange`, which all ranks call together. Entries that all ranks compute alike need no exchange.
 
     Args:
         folder: folder for the tensors, with one file per client, writer and version; all ranks must have access to it.

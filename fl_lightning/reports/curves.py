@@ -98,7 +98,9 @@ def group_runs(runs: Sequence[Run]) -> list[Curve]:
     groups: dict[str, list[int]] = {}
     for index, run in enumerate(runs):
         # Runs without a configuration are never grouped: they may not be repetitions of each other.
-        key: Any = [run.settings or str(run.folder), run.record.get("row"), run.record.get("column")]
+        # A run of an earlier version lacks newer settings, which are None unless they are used.
+        used = {name: value for name, value in run.settings.items() if value is not None}
+        key: Any = [used or str(run.folder), run.record.get("row"), run.record.get("column")]
         text = json.dumps(key, sort_keys=True, default=str)
         # In a comparison, a run may use the checkpoint of a run with the same seed.
         text = text.replace(f"/seed_{run.seed}/", "/seed_/") if run.record else text

@@ -178,6 +178,7 @@ def test_any_torch_optimiser_can_be_the_server_optimiser(run):
             ["--float32_matmul_precision", "low"],
             "float32_matmul_precision: low is not one of 'highest', 'high', 'medium'",
         ),
+        (["--float32_matmul_precision="], "float32_matmul_precision: '' is not one of 'highest', 'high', 'medium'"),
         (["--nonsense", 1], "unrecognized arguments: --nonsense"),
         (["--trainer.max_epoch", 3], "unrecognized arguments: --trainer.max_epoch 3: did you mean trainer.max_epochs"),
         (["--ckpt_path", "nowhere.ckpt"], "ckpt_path=nowhere.ckpt: there is no such file"),

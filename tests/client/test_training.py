@@ -322,6 +322,20 @@ def test_channels_last_changes_results_by_rounding_only(execution):
         assert torch.allclose(value, ends[1][name], atol=1e-5)
 
 
+class Volumes(Net):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Unflatten(1, (1, 1, 2, 3)), nn.Conv3d(1, 4, (1, 2, 2)), nn.Flatten(), nn.Linear(8, 4)
+        )
+
+
+def test_channels_last_leaves_convolutions_of_volumes_as_they_are():
+    server = FederatedServer(client=LocalTraining(memory_format="channels_last"))
+    module, _ = federate(Volumes(), server=server)
+    assert module.module.layers[1].weight.is_contiguous()
+
+
 def test_an_unknown_memory_format_is_refused():
     with pytest.raises(MisconfigurationError, match=r"set client\.memory_format to contiguous or channels_last"):
         LocalTraining(memory_format="nhwc")

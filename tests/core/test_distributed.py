@@ -63,6 +63,9 @@ def messages_of(rank: int) -> list[tuple[object, dict[str, torch.Tensor]]]:
                 "nothing": torch.zeros(0, 4),
                 "half": torch.tensor([0.5, 1.5], dtype=torch.bfloat16),
                 "turned": torch.arange(6.0).view(2, 3).T,
+                "every second": torch.arange(6.0)[::2],
+                "repeated": torch.ones(1).expand(3),
+                "conjugate": torch.tensor([1 + 2j]).conj(),
             },
         ),
     ]
@@ -146,5 +149,6 @@ def test_a_streaming_aggregator_reduces_one_buffer_of_sums_and_one_of_counters(m
     reduced_with(make(), tmp_path, {"all_reduce": 3})
 
 
-def test_a_gathered_aggregator_exchanges_its_updates_in_one_buffer_without_pickling(tmp_path):
+def test_a_gathered_aggregator_exchanges_its_updates_in_one_buffer_without_pickling(tmp_path, monkeypatch):
+    monkeypatch.setattr("fl_lightning.core.distributed.pickle", None)
     reduced_with(GatheredMean(), tmp_path, {"all_gather": 1, "all_reduce": 1})

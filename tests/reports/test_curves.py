@@ -20,6 +20,12 @@ def test_runs_that_differ_only_in_their_seed_form_one_curve(tmp_path):
     assert found.runs == tuple(runs)
 
 
+def test_a_run_of_an_earlier_version_lacks_settings_that_are_none_in_later_runs(tmp_path):
+    earlier = write_run(tmp_path / "version_1", [0.5], settings=config(seed=1))
+    later = write_run(tmp_path / "version_2", [0.5], settings=config(seed=2) | {"float32_matmul_precision": None})
+    assert len(group_runs([earlier, later])) == 1
+
+
 def test_runs_that_differ_in_a_setting_form_two_curves(tmp_path):
     runs = [write_run(tmp_path / f"version_{n}", [0.5], settings=config(epochs=n)) for n in (1, 2)]
     names = [found.name for found in group_runs(runs)]

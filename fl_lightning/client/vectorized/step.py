@@ -1,7 +1,8 @@
 """One training step of many clients, as a function of their stacked parameters, buffers and batches."""
 
 import dis
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,17 @@ _RUNS_BEFORE_RECORDING = 30
 _MAX_RECORDINGS = 8
 #: how many steps of gradient descent are kept; the oldest is recorded again if it is needed once more
 _MAX_DESCENTS = 32
+
+
+@contextmanager
+def _exact_products() -> Iterator[None]:
+    """Multiply matrices with all digits of float32, so that two ways to compute a gradient differ by rounding only."""
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
 
 
 class ClientStep:
@@ -110,6 +122,7 @@ class ClientStep:
             _, buffers, losses = descent(parameters, buffers, constants, batch, -rate)
         return buffers, losses
 
+    @_exact_products()
     def _record_descent(
         self, parameters: StateDict, buffers: StateDict, constants: StateDict, batch: Any
     ) -> Callable[..., Result] | None:
@@ -166,6 +179,7 @@ class ClientStep:
         loss = functional_call(self._wrapper, prefixed, (batch, index))
         return loss, ({name: prefixed[f"module.{name}"] for name in buffers}, loss.detach())
 
+    @_exact_products()
     def probe(self, batch: Any) -> list[str]:
         """Try one step, and return the parameters that it uses. Raise the reason if the step cannot be vectorised.
 

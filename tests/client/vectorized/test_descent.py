@@ -131,3 +131,27 @@ def test_a_product_of_matrices_is_added_while_it_is_computed():
     recording(moved, a, b, -0.3)
     for new, old, gradient in zip(moved, parameters, gradients(parameters, a, b, 0.0), strict=True):
         torch.testing.assert_close(new, old - 0.3 * gradient)
+
+
+PRECISIONS: list[str] = []
+
+
+class NotesPrecision(Net):
+    def training_step(self, batch, batch_idx):
+        PRECISIONS.append(torch.get_float32_matmul_precision())
+        return super().training_step(batch, 0)  # a step that reads the number of the batch is not recorded
+
+
+@pytest.mark.parametrize("descends", [False, True])
+def test_gradients_are_compared_with_all_digits_and_computed_with_those_that_are_set(descends, monkeypatch):
+    monkeypatch.setattr("fl_lightning.client.vectorized.descent._SMALLEST_STACK", 0 if descends else 10**9)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        PRECISIONS.clear()
+        end("vectorized", NotesPrecision, IID(4))
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    # A step of gradient descent is only run to record and compare it; a replay does not call the module.
+    assert set(PRECISIONS) == ({"highest"} if descends else {"highest", "medium"})
