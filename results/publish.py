@@ -25,7 +25,6 @@ import torch
 from matplotlib import pyplot
 
 from fl_lightning.experiments.runs import Run, find_runs
-from fl_lightning.experiments.table import format_duration
 from fl_lightning.reports.curves import Curve, band
 from fl_lightning.reports.figures import PALETTE
 
@@ -146,17 +145,26 @@ def draw_against_parameter(cells: list[dict[str, Any]], tag: str, file: Path) ->
 def page(arguments: argparse.Namespace, runs: list[Run]) -> str:
     """Return the text beside the table: how the results were made."""
     title, _, table = (arguments.comparison / "table.md").read_text().partition("\n")
+    note = f"{arguments.note}\n\n" if arguments.note else ""
     commit = arguments.commit or subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
-    rounds, duration = sum(run.rounds for run in runs), format_duration(sum(run.seconds for run in runs))
+    rounds = sum(run.rounds for run in runs)
     pictures = "\n".join(f"![{tag}]({tag.replace('/', '_')}.svg)" for tag in arguments.tags)
     machine = f"{os.cpu_count()} cores of {platform.machine()}, torch {torch.__version__}, no GPU"
     return (
-        f"{title}\n\n{table.strip()}\n\n{pictures}\n\n"
+        f"{title}\n\n{note}{shortened(table)}\n\n{pictures}\n\n"
         f"- Command: `{arguments.command}`\n"
         f"- Commit {commit}, {date.today()}, {machine}\n"
-        f"- {len(runs)} runs, {rounds} rounds, {duration}, summed over the runs\n"
-        + (f"- {arguments.note}\n" if arguments.note else "")
+        f"- {len(runs)} runs, {rounds} rounds\n"
     )
+
+
+def shortened(table: str) -> str:
+    """Leave out cells that were not run, and the times, which depend on what else ran on the machine."""
+    header, rule, *rows = [line.strip("|").split(" | ") for line in table.strip().splitlines()]
+    names = [name.strip() for name in header]
+    kept = [index for index, name in enumerate(names) if name != "time"]
+    run = [row for row in rows if not row[names.index("seeds")].strip().startswith("0 of")]
+    return "\n".join("|" + " | ".join(row[index] for index in kept) + "|" for row in (header, rule, *run))
 
 
 if __name__ == "__main__":

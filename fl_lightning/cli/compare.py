@@ -106,7 +106,7 @@ def write_results(suite: Suite, tasks: Sequence[Task], output: Path) -> str:
         elif runs:
             curves.append(Curve(cell.row, cell.setting, tuple(runs)))
     if suite.baseline is not None:
-        results = compare_with_baseline(results, suite.baseline)
+        results = compare_with_baseline(results, suite.baseline, final_values=not suite.stops_at_target)
     notes += _missing_metrics(suite, results, evaluated_tags(run for curve in curves for run in curve.runs))
     markdown = as_markdown(results)
     (output / "table.md").write_text(f"# {suite.title}\n\n{markdown}")

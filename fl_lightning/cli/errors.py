@@ -54,8 +54,8 @@ def shorten_parser_error(message: str) -> str:
     problem = re.sub(r"Expected a typing\.Literal\[(.+?)\]\. Got value: (.*)", r"\2 is not one of \1", problem)
     optional = re.fullmatch(r"Expected a typing\.Literal\[(.+?)\]", problem)
     if optional:
-        given = message.rpartition("Given value:")[2].strip() or "''"
-        problem = f"{given} is not one of {optional[1]}"
+        value = message.rpartition("Given value:")[2].strip() or "''"
+        problem = f"{value} is not one of {optional[1]}"
     problem = re.sub(r"Expected a <class '(\w+)'>\. Got value: (.*)", r"\2 is not of type \1", problem)
     either = r"Expected a <class '(\w+)'> - Expected a <class '(\w+)'> Given value type: .* Given value: (.*)"
     problem = re.sub(either, r"\3 is not of type \1 or \2", problem)

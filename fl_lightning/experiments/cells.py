@@ -89,3 +89,4 @@ class Suite:
     metrics: tuple[str, ...]
     targets: tuple[float, ...]
     baseline: str | None = None
+    stops_at_target: bool = False

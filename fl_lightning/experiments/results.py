@@ -158,26 +158,27 @@ def _minus(ours: float, published: PublishedValue | None) -> float | None:
     return ours - published.mean if isinstance(published, Spread) and math.isfinite(ours) else None
 
 
-def compare_with_baseline(results: Sequence[CellResult], baseline: str) -> list[CellResult]:
+def compare_with_baseline(results: Sequence[CellResult], baseline: str, final_values: bool = True) -> list[CellResult]:
     """Add the differences from the baseline's cell in the same column, or from its only cell if it is fixed.
 
     Args:
         results: all cells of a suite.
         baseline: the row of the baseline.
+        final_values: whether to compare final values; those of runs that end at a target say nothing.
     """
     cells = {result.column: result for result in results if result.row == baseline}
     return [
-        result if result.row == baseline else _compared(result, cells.get(result.column) or cells.get(""))
+        result if result.row == baseline else _compared(result, cells.get(result.column) or cells.get(""), final_values)
         for result in results
     ]
 
 
-def _compared(result: CellResult, baseline: CellResult | None) -> CellResult:
+def _compared(result: CellResult, baseline: CellResult | None, final_values: bool) -> CellResult:
     if baseline is None:  # a fixed row has no column, and the baseline has several
         return result
     scores = {
         metric: replace(score, minus_baseline=score.final.mean - baseline.scores[metric].final.mean)
-        if metric in baseline.scores
+        if final_values and metric in baseline.scores
         else score
         for metric, score in result.scores.items()
     }

@@ -111,6 +111,7 @@ class _SuiteReader(SuiteValues):
             metrics=metrics,
             targets=targets,
             baseline=self.baseline(content.get("baseline"), cells),
+            stops_at_target=bool(content.get("stop_at_target")),
         )
 
     def cells(self, content: dict[str, Any], last: tuple[Part, ...]) -> list[Cell]:

@@ -191,7 +191,7 @@ def _format_published(result: CellResult, value: PublishedValue | None, style: _
     if value is None:
         return ""
     if isinstance(value, Spread):
-        value = _format_spread(value, style) if value.std is not None else style(value.mean)
+        value = _format_spread(value, style)
     return value if source or not result.published.source else f"{value} ({result.published.source})"
 
 

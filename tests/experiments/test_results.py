@@ -99,6 +99,13 @@ def test_every_metric_is_compared_with_the_baseline_in_the_same_column():
     assert [one.baseline for one in compared] == [None, "A", None, "A"]
 
 
+def test_final_values_of_runs_that_end_at_a_target_are_not_compared():
+    results = [reaching(4), reaching(2, name="FedAdp")]
+    _, compared = compare_with_baseline(results, "FedAvg", final_values=False)
+    assert compared.scores["val/accuracy"].minus_baseline is None
+    assert compared.targets[0.95].reduction == 0.5
+
+
 def test_a_baseline_without_columns_is_compared_with_all_columns():
     results = [result(run([0.5])), *(result(run([0.75]), name="FedAdp", column=column) for column in "12")]
     compared = compare_with_baseline(results, "FedAvg")

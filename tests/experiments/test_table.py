@@ -38,7 +38,7 @@ def test_rounds_to_a_target_are_printed_as_in_the_papers(seeds, text):
 def test_published_values_are_shown_beside_ours():
     published = Published({"val/accuracy": Spread(0.97)}, {0.95: Spread(12)})
     (row,) = table([result(run([0.5]), targets=[0.95], published=published)])
-    assert row["published"] == "97 %"
+    assert row["published"] == "97.00 %"
     assert row["published rounds"] == "12"
 
 
@@ -94,7 +94,7 @@ def test_several_sources_are_shown_with_their_values():
         result(run([0.5]), name=name, published=Published({"val/accuracy": Spread(0.5)}, {}, f"Table {name}"))
         for name in "AB"
     ]
-    assert [row["published"] for row in table(cells)] == ["50 % (Table A)", "50 % (Table B)"]
+    assert [row["published"] for row in table(cells)] == ["50.00 % (Table A)", "50.00 % (Table B)"]
 
 
 def test_differences_to_the_baseline_are_shown_for_every_metric_and_target():
