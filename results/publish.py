@@ -9,11 +9,8 @@ unpack it into the folder of the comparison and repeat the command: runs that ha
 
 import argparse
 import json
-import os
-import platform
-import subprocess
 import tarfile
-from datetime import date
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +18,10 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-import torch
+import yaml
 from matplotlib import pyplot
 
+from fl_lightning.core.run_folder import RunFolder
 from fl_lightning.experiments.runs import Run, find_runs
 from fl_lightning.reports.curves import Curve, band
 from fl_lightning.reports.figures import PALETTE
@@ -60,9 +58,8 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("comparison", type=Path, help="folder that fl-lightning compare wrote")
     parser.add_argument("target", type=Path, help="folder to write")
     parser.add_argument("--command", required=True, help="the command that made the comparison")
-    parser.add_argument("--commit", help="the commit that it was made with (default: the current one)")
     parser.add_argument("--tags", nargs="*", default=["val/accuracy"], help="what to draw over the rounds")
-    parser.add_argument("--note", help="what else ran on the machine, or what differs from the suite")
+    parser.add_argument("--note", help="what differs from the suite")
     parser.add_argument("--levels", nargs="*", type=float, default=[], help="targets, drawn as dotted lines")
     return parser.parse_args()
 
@@ -146,16 +143,26 @@ def page(arguments: argparse.Namespace, runs: list[Run]) -> str:
     """Return the text beside the table: how the results were made."""
     title, _, table = (arguments.comparison / "table.md").read_text().partition("\n")
     note = f"{arguments.note}\n\n" if arguments.note else ""
-    commit = arguments.commit or subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
     rounds = sum(run.rounds for run in runs)
     pictures = "\n".join(f"![{tag}]({tag.replace('/', '_')}.svg)" for tag in arguments.tags)
-    machine = f"{os.cpu_count()} cores of {platform.machine()}, torch {torch.__version__}, no GPU"
     return (
         f"{title}\n\n{note}{shortened(table)}\n\n{pictures}\n\n"
         f"- Command: `{arguments.command}`\n"
-        f"- Commit {commit}, {date.today()}, {machine}\n"
-        f"- {len(runs)} runs, {rounds} rounds\n"
+        f"- {len(runs)} runs, {rounds} rounds: {origin(runs)}\n"
     )
+
+
+def origin(runs: list[Run]) -> str:
+    """Return when, on what and with which commits the runs were made."""
+    made = sorted(
+        (yaml.safe_load(RunFolder(run.folder).provenance.read_text()) for run in runs), key=itemgetter("started")
+    )
+    days = dict.fromkeys(each["started"][:10] for each in made)
+    machines = dict.fromkeys(f"{each['machine']['cpu']} ({each['machine']['device']})" for each in made)
+    versions = dict.fromkeys(each["packages"]["torch"] for each in made)
+    commits = dict.fromkeys(code["commit"][:7] for each in made for code in each["code"].values() if "commit" in code)
+    names = [", ".join(values) for values in (days, machines, versions, commits)]
+    return "{}, on {}, torch {}, commits {}".format(*names)
 
 
 def shortened(table: str) -> str:
