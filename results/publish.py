@@ -42,11 +42,13 @@ def main() -> None:
         (target / name).write_text((arguments.comparison / name).read_text())
     cells = json.loads((arguments.comparison / "table.json").read_text())["cells"]
     for tag in arguments.tags:
-        file = target / f"{tag.replace('/', '_')}.svg"
+        file = target / f"{file_name(tag)}.svg"
         if all(cell["x"] for cell in cells):
             draw_against_parameter(cells, tag, file)
         else:
-            draw(curves_of(runs, arguments.comparison), tag, arguments.levels, file)
+            draw(curves_of(runs), tag, arguments.levels, file)
+    for tag in arguments.differences:
+        draw(curves_of(runs), tag, [0], target / f"{file_name(tag)}_difference.svg", "FedAvg")
     keep_runs(runs, arguments.comparison, target / "runs.tar.xz")
     (target / "README.md").write_text(page(arguments, runs))
     print(f"Published {len(runs)} runs in {target}")
@@ -59,17 +61,22 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("target", type=Path, help="folder to write")
     parser.add_argument("--command", required=True, help="the command that made the comparison")
     parser.add_argument("--tags", nargs="*", default=["val/accuracy"], help="what to draw over the rounds")
+    parser.add_argument("--differences", nargs="*", default=[], help="tags whose difference from FedAvg is drawn")
     parser.add_argument("--note", help="what differs from the suite")
     parser.add_argument("--levels", nargs="*", type=float, default=[], help="targets, drawn as dotted lines")
     return parser.parse_args()
 
 
-def curves_of(runs: list[Run], comparison: Path) -> list[Curve]:
-    """Return one curve per cell. The folders of a comparison are ROW/COLUMN/seed_N, or ROW/seed_N."""
+def file_name(tag: str) -> str:
+    """Return a tag as the name of a file."""
+    return tag.replace("/", "_")
+
+
+def curves_of(runs: list[Run]) -> list[Curve]:
+    """Return one curve per cell."""
     cells: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
-        row, *column, _ = run.folder.relative_to(comparison).parts
-        cells.setdefault((row, "".join(column).replace("_", " ")), []).append(run)
+        cells.setdefault((run.record["row"], run.record["column"]), []).append(run)
     return [Curve(row, column, tuple(members)) for (row, column), members in cells.items()]
 
 
@@ -82,8 +89,11 @@ def keep_runs(runs: list[Run], comparison: Path, file: Path) -> None:
                     archive.add(path, path.relative_to(comparison))
 
 
-def draw(curves: list[Curve], tag: str, levels: list[float], file: Path) -> None:
-    """Draw a tag over the rounds: a panel per column, a line per row, and a band if there are several seeds."""
+def draw(curves: list[Curve], tag: str, levels: list[float], file: Path, baseline: str | None = None) -> None:
+    """Draw a tag over the rounds: a panel per column, a line per row, and a band if there are several seeds.
+
+    With a baseline, draw the difference from it, seed by seed.
+    """
     columns = list(dict.fromkeys(curve.setting for curve in curves))
     rows = list(dict.fromkeys(curve.name for curve in curves))
     width = min(3, len(columns))
@@ -93,12 +103,14 @@ def draw(curves: list[Curve], tag: str, levels: list[float], file: Path) -> None
     for panel in axes.flat[len(columns) :]:
         panel.set_visible(False)
     for panel, column in zip(axes.flat, columns, strict=False):
-        for curve in (curve for curve in curves if curve.setting == column):
-            points = band(curve, tag)
+        minus = next((curve for curve in curves if (curve.name, curve.setting) == (baseline, column)), None)
+        for curve in (curve for curve in curves if curve.setting == column and curve is not minus):
+            points = band(curve, tag, minus)
             if points is None:
                 continue
-            colour = COLOURS[rows.index(curve.name) % len(COLOURS)]
-            panel.plot(points.rounds, points.mean, color=colour, label=curve.name, linewidth=1.4)
+            again, place = divmod(rows.index(curve.name), len(COLOURS))  # once all colours are used, lines are dashed
+            colour = COLOURS[place]
+            panel.plot(points.rounds, points.mean, ("-", "--")[again], color=colour, label=curve.name, linewidth=1.4)
             if points.std is not None:
                 low, high = points.mean - points.std, points.mean + points.std
                 panel.fill_between(points.rounds, low, high, color=colour, alpha=0.2, linewidth=0)
@@ -108,8 +120,9 @@ def draw(curves: list[Curve], tag: str, levels: list[float], file: Path) -> None
         panel.set_xlabel("round", fontsize=9)
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(labelsize=8)
-    axes[0, 0].set_ylabel(tag, fontsize=9)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
+    axes[0, 0].set_ylabel(f"{tag} − {baseline}" if baseline else tag, fontsize=9)
+    shown = {label: line for panel in axes.flat for line, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    handles, labels = list(shown.values()), list(shown)
     ncols = min(len(labels), 3 if width == 1 else 6)
     figure.legend(handles, labels, loc="outside lower center", ncols=ncols, fontsize=9, frameon=False)
     figure.savefig(file, metadata={"Date": None}, facecolor="white")
@@ -144,7 +157,10 @@ def page(arguments: argparse.Namespace, runs: list[Run]) -> str:
     title, _, table = (arguments.comparison / "table.md").read_text().partition("\n")
     note = f"{arguments.note}\n\n" if arguments.note else ""
     rounds = sum(run.rounds for run in runs)
-    pictures = "\n".join(f"![{tag}]({tag.replace('/', '_')}.svg)" for tag in arguments.tags)
+    pictures = "\n".join(
+        [f"![{tag}]({file_name(tag)}.svg)" for tag in arguments.tags]
+        + [f"![{tag} minus FedAvg's]({file_name(tag)}_difference.svg)" for tag in arguments.differences]
+    )
     return (
         f"{title}\n\n{note}{shortened(table)}\n\n{pictures}\n\n"
         f"- Command: `{arguments.command}`\n"
