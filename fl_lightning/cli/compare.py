@@ -31,7 +31,7 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.exit(dry_run(suite, chosen, options.jobs, fit_options))
     output = options.output or Path("runs", "suites", suite.name)  # separate from the runs of fit
     try:
-        tasks = plan(suite, output, fit_options)
+        tasks = plan(suite, output, fit_options, chosen=chosen)
     except KeyboardInterrupt as interrupt:
         print(f"{describe(interrupt)}: no run has started.", file=sys.stderr)
         sys.exit(exit_code(interrupt))

@@ -25,17 +25,19 @@ def plan(
     output: Path,
     fit_options: Sequence[str] = (),
     parse: Callable[[Sequence[Sequence[str]]], list[Parsed]] = parse_in_child,
+    chosen: Collection[str] | None = None,
 ) -> list[Task]:
-    """Return all runs of a suite, ordered by seed. Cells that cannot run have none.
+    """Return the runs of a suite, ordered by seed. Cells that cannot run have none.
 
-    All configurations are checked before the first run starts. If every run has finished and was started from the same
-    suite, there is nothing to check.
+    All their configurations are checked before the first run starts. If every run has finished and was started from the
+    same suite, there is nothing to check.
 
     Args:
         suite: the suite to run.
         output: the folder of the comparison.
         fit_options: options of ``fl-lightning fit`` for every run.
         parse: checks and completes the arguments of runs.
+        chosen: names of cells. Other cells are left out unless they have runs. By default, all are chosen.
     """
     folders: dict[Path, Cell] = {}
     for cell in suite.cells:
@@ -48,6 +50,7 @@ def plan(
         for cell in suite.cells
         if cell.skip is None
     ]
+    cells = [cell for cell in cells if chosen is None or cell.name in chosen or cell.has_runs(suite.seeds)]
     recorded = [cell.finished_task(seed) for seed in suite.seeds for cell in cells]
     finished = [task for task in recorded if task is not None]
     if len(finished) == len(recorded):
@@ -65,11 +68,16 @@ class _PlannedCell:
     """A cell with the arguments of its runs."""
 
     def __init__(self, cell: Cell, output: Path, fit_options: Sequence[str], needs: Sequence[Path]) -> None:
+        self.name = cell.name
         self._cell = cell
         self._fit_options = fit_options
         self._folder = _folder(cell, output)
         self._needs = dict(zip(cell.needs, needs, strict=True))
         self._origin = _origin(cell.parts, fit_options)
+
+    def has_runs(self, seeds: Sequence[int]) -> bool:
+        """Return whether a run with one of the seeds has been started."""
+        return any(self._run_folder(seed).path.exists() for seed in seeds)
 
     def finished_task(self, seed: int) -> Task | None:
         """Return a run that has finished and was started from the same configuration; None if that is not certain."""

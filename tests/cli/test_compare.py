@@ -28,9 +28,9 @@ class Parsed(ParseOnly, FederatedCLI):
     """A command line that is parsed but not run."""
 
 
-def plan(suite, output, fit_options=()):
+def plan(suite, output, fit_options=(), chosen=None):
     """Plan a suite, with the parser in this process, because another one would take seconds to import Lightning."""
-    return planning.plan(suite, output, fit_options, parse=parse_all)
+    return planning.plan(suite, output, fit_options, parse=parse_all, chosen=chosen)
 
 
 @pytest.fixture

@@ -59,6 +59,17 @@ def test_all_cells_are_parsed_together_and_give_one_run_per_seed(base, tmp_path)
     ]
 
 
+def test_cells_that_are_not_chosen_are_left_out_unless_they_have_runs(base, tmp_path):
+    parts, output, parser = (base, {"client": {"epochs": 1}}), tmp_path / "out", Parser()
+    tasks = plan(suite(*parts), output, parse=parser, chosen={"A"})
+    assert [task.name for task in tasks] == ["A, seed 1", "A, seed 2"]
+    assert not (output / "B").exists()
+    finish(tasks)
+    assert plan(suite(*parts), output, parse=unused, chosen={"A"}) == tasks
+    both = plan(suite(*parts), output, parse=parser, chosen={"B"})
+    assert [task.name for task in both] == ["A, seed 1", "B, seed 1", "A, seed 2", "B, seed 2"]
+
+
 def test_a_finished_suite_is_not_parsed_again(base, tmp_path):
     parts = (base, {"server": {"weighting": "uniform"}})
     tasks = plan(suite(*parts), tmp_path / "out", ["--client.epochs", "2"], parse=Parser())
