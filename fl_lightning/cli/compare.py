@@ -109,6 +109,7 @@ def write_results(suite: Suite, tasks: Sequence[Task], output: Path) -> str:
         results = compare_with_baseline(results, suite.baseline, final_values=not suite.stops_at_target)
     notes += _missing_metrics(suite, results, evaluated_tags(run for curve in curves for run in curve.runs))
     markdown = as_markdown(results)
+    output.mkdir(parents=True, exist_ok=True)
     (output / "table.md").write_text(f"# {suite.title}\n\n{markdown}")
     (output / "table.csv").write_text(as_csv(results))
     (output / "table.json").write_text(as_json(suite.title, results))
