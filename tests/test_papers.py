@@ -27,7 +27,7 @@ SMALL = {
     "fednnnn_table2_mnist": ["FedProx, IID - UB", "FedNNNN, non-IID - UB"],
     "fedadp_figure6": ["FedAdp, 8"],
     "fedns_table1": ["FedAvg+lastFC, non-iid", "FedNS, non-iid"],
-    "feddna_table1": ["Central, LeNet@MNIST", "FedDNA, LeNet@MNIST", "Fed-GN, BiLSTM@Sent140", "FedMA, LeNet@F-MNIST"],
+    "feddna_table1": ["Central, LeNet@MNIST", "FedDNA, LeNet@MNIST", "Fed-GN, BiLSTM@Sent140", "FedMA, LeNet@MNIST"],
 }
 #: options that make a paper's runs fit the tiny files, and do without a download
 TINY = {
