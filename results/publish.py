@@ -3,7 +3,7 @@
     python results/publish.py runs/suites/fedadp_table1_mnist results/fedadp/table1_mnist \
         --command "fl-lightning compare configs/papers/fedadp/fedadp_table1_mnist.yaml --jobs 2"
 
-The runs themselves are kept in runs.tar.xz, without their checkpoints. To add further cells or seeds on any machine,
+The runs themselves are kept in runs.tar.xz, without checkpoints that no other run needs. To add further cells or seeds on any machine,
 unpack it into the folder of the comparison and repeat the command: runs that have finished are not run again.
 """
 
@@ -49,7 +49,7 @@ def main() -> None:
             draw(curves_of(runs), tag, arguments.levels, file)
     for tag in arguments.differences:
         draw(curves_of(runs), tag, [0], target / f"{file_name(tag)}_difference.svg", "FedAvg")
-    keep_runs(runs, arguments.comparison, target / "runs.tar.xz")
+    keep_runs(runs, arguments.comparison, target / "runs.tar.xz", arguments.checkpoints)
     (target / "README.md").write_text(page(arguments, runs))
     print(f"Published {len(runs)} runs in {target}")
 
@@ -62,6 +62,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--command", required=True, help="the command that made the comparison")
     parser.add_argument("--tags", nargs="*", default=["val/accuracy"], help="what to draw over the rounds")
     parser.add_argument("--differences", nargs="*", default=[], help="tags whose difference from FedAvg is drawn")
+    parser.add_argument("--checkpoints", nargs="*", default=[], help="rows whose checkpoints other runs need")
     parser.add_argument("--note", help="what differs from the suite")
     parser.add_argument("--levels", nargs="*", type=float, default=[], help="targets, drawn as dotted lines")
     return parser.parse_args()
@@ -80,11 +81,12 @@ def curves_of(runs: list[Run]) -> list[Curve]:
     return [Curve(row, column, tuple(members)) for (row, column), members in cells.items()]
 
 
-def keep_runs(runs: list[Run], comparison: Path, file: Path) -> None:
-    """Pack what a comparison reads of its runs."""
+def keep_runs(runs: list[Run], comparison: Path, file: Path, with_checkpoints: list[str]) -> None:
+    """Pack what a comparison reads of its runs, and the last checkpoints of some rows."""
     with tarfile.open(file, "w:xz") as archive:
         for run in runs:
-            for path in sorted(run.folder.iterdir()):
+            checkpoints = [RunFolder(run.folder).checkpoint] if run.record["row"] in with_checkpoints else []
+            for path in [*sorted(run.folder.iterdir()), *checkpoints]:
                 if path.is_file() and path.name not in NOT_KEPT:
                     archive.add(path, path.relative_to(comparison))
 
