@@ -3,8 +3,9 @@
     python results/publish.py runs/suites/fedadp_table1_mnist results/fedadp/table1_mnist \
         --command "fl-lightning compare configs/papers/fedadp/fedadp_table1_mnist.yaml --jobs 2"
 
-The runs themselves are kept in runs.tar.xz, without checkpoints that no other run needs. To add further cells or seeds on any machine,
-unpack it into the folder of the comparison and repeat the command: runs that have finished are not run again.
+The runs themselves are kept in runs.tar.xz, without checkpoints that no other run needs. To add further cells or seeds
+on any machine, unpack it into the folder of the comparison and repeat the command: runs that have finished are not run
+again.
 """
 
 import argparse
