@@ -86,9 +86,14 @@ class RefusesPickles(RoundCallback):
     """Fails if anything is pickled and sent to another rank in a round."""
 
     def on_round_start(self, trainer, pl_module, round, clients):
+        def refuse(*args, **kwargs):
+            raise AssertionError("pickled in a round")
+
+        self.gather, torch.distributed.all_gather_object = torch.distributed.all_gather_object, refuse
         self.pickle, distributed.pickle = distributed.pickle, None
 
     def on_train_batch_end(self, *args):
+        torch.distributed.all_gather_object = self.gather
         distributed.pickle = self.pickle
 
 
