@@ -132,11 +132,12 @@ def write_results(suite: Suite, tasks: Sequence[Task], output: Path) -> str:
 
 
 def _missing_metrics(suite: Suite, results: Sequence[CellResult], logged: Sequence[str]) -> list[str]:
+    """A note for each metric that no finished run logged. One that only some cells log may well be intended."""
+    finished = [result for result in results if result.finished]
     return [
-        f"{result.name} did not log {metric}: set metric to one of {', '.join(logged)}"
-        for result in results
+        f"no run logged {metric}: set metric to one of {', '.join(logged)}"
         for metric in suite.metrics
-        if result.finished and metric not in result.scores
+        if finished and not any(metric in result.scores for result in finished)
     ]
 
 

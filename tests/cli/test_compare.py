@@ -1,4 +1,5 @@
 import json
+import re
 import time
 from types import SimpleNamespace
 
@@ -205,13 +206,14 @@ def test_other_options_are_passed_to_every_run(write_suite, compare, tmp_path):
 
 
 def test_a_metric_that_no_run_logged_is_noted_with_the_validation_metrics(tmp_path):
-    cell = Cell("FedAvg", "IID", ())
-    task = Task(cell, 1, RunFolder(tmp_path / "seed_1"), (), rounds=1)
-    write_run(task.folder.path, [0.5], fedfoo__x=[1.0])
-    task.write_record(finished=True)
-    suite = Suite("suite", "Title", (cell,), (1,), ("val/f1",), ())
-    text = write_results(suite, [task], tmp_path)
-    assert "Note: FedAvg, IID did not log val/f1: set metric to one of val/accuracy\n" in text
+    cells = (Cell("FedAvg", "IID", ()), Cell("Central", "IID", ()))
+    tasks = [Task(cell, 1, RunFolder(tmp_path / cell.row / "seed_1"), (), rounds=1) for cell in cells]
+    for task, diagnostics in zip(tasks, ({"divergence__statistics": [1.0]}, {}), strict=True):
+        write_run(task.folder.path, [0.5], **diagnostics)
+        task.write_record(finished=True)
+    suite = Suite("suite", "Title", cells, (1,), ("val/accuracy", "val/f1", "divergence/statistics"), ())
+    text = write_results(suite, tasks, tmp_path)
+    assert re.findall("Note: .*", text) == ["Note: no run logged val/f1: set metric to one of val/accuracy"]
 
 
 def test_a_dry_run_tries_every_cell_and_keeps_nothing(compare, tmp_path, monkeypatch):
