@@ -19,7 +19,6 @@ from fl_lightning.cli.parse import parse_all
 from fl_lightning.cli.signals import describe, exit_code
 from fl_lightning.core.child_process import follow_parent
 from fl_lightning.data.selection import AllClients, Selection
-from fl_lightning.data.sources.base import TensorSource
 from fl_lightning.experiments.cells import Suite
 from fl_lightning.experiments.jobs import Task, run_all
 from fl_lightning.experiments.parsing import Parsed
@@ -84,16 +83,20 @@ def _short_tasks(suite: Suite, folder: Path, fit_options: Sequence[str]) -> list
     ):
         short = task.folder.path.parent / "short.yaml"
         short.parent.mkdir(parents=True, exist_ok=True)
-        short.write_text(yaml.safe_dump(_shortened(config)))
+        short.write_text(yaml.safe_dump(shortened(config)))
         tasks.append(replace(task, arguments=(*task.arguments, "--config", str(short)), rounds=_ROUNDS))
     return tasks
 
 
-def _shortened(config: dict[str, Any]) -> dict[str, Any]:
+def shortened(config: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that limit rounds, clients and batches. The data, the partition and the model stay."""
-    selection = (config.get("data") or {}).get("selection")
+    data = config.get("data") or {}
+    few = {"class_path": f"{__name__}.FewClients", "init_args": {"selection": data.get("selection")}}
+    source = {}
+    if "evaluation_batch_size" in (data.get("source") or {}).get("init_args", {}):
+        source = {"source": {"init_args": {"evaluation_batch_size": _BATCH_SIZE}}}
     return {
-        "data": {"selection": {"class_path": f"{__name__}.FewClients", "init_args": {"selection": selection}}},
+        "data": {"selection": few, **source},
         "client": {"epochs": 1, "batch_size": _BATCH_SIZE, "limit_train_batches": _BATCHES},
         "trainer": {"max_epochs": _ROUNDS, "limit_val_batches": 1, "num_sanity_val_steps": 0},
     }
@@ -134,5 +137,4 @@ def _fit(parent: str, arguments: Sequence[str], threads: int, log: IO[bytes]) ->
         os.dup2(log.fileno(), descriptor)
     sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", threads)))
-    TensorSource.evaluation_batch_size = _BATCH_SIZE
     fl_lightning(["fit", *arguments])

@@ -10,7 +10,7 @@ import yaml
 from fl_lightning._lightning.cli import ParseOnly
 from fl_lightning.cli.app import FederatedCLI
 from fl_lightning.cli.compare import write_results
-from fl_lightning.cli.dry import FewClients
+from fl_lightning.cli.dry import FewClients, shortened
 from fl_lightning.cli.main import main
 from fl_lightning.cli.parse import parse_all
 from fl_lightning.core.errors import MisconfigurationError
@@ -245,6 +245,12 @@ def test_a_dry_run_has_few_clients_chosen_by_the_selection_of_the_cell():
     few = FewClients(SequentialClients(count=5))
     assert few.cohort(num_clients=8, seed=0, round=1) == [5, 6]
     assert FewClients().cohort(num_clients=1, seed=0, round=0) == [0]
+
+
+def test_a_dry_run_evaluates_small_batches_of_sources_that_allow_it():
+    digits = {"class_path": "Digits", "init_args": {"batch_size": 16, "evaluation_batch_size": 512}}
+    assert shortened({"data": {"source": digits}})["data"]["source"] == {"init_args": {"evaluation_batch_size": 4}}
+    assert "source" not in shortened({"data": {"source": {"class_path": "Own"}}})["data"]
 
 
 def test_a_mistake_is_found_by_a_dry_run_too(compare):

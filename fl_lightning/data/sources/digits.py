@@ -16,10 +16,17 @@ class Digits(TensorSource):
         train_fraction: fraction of the 1,437 training samples to use.
         validation_fraction: fraction of those samples to hold out for validation, before the rest is divided among the
             clients; 0 validates on the test set.
+        evaluation_batch_size: samples per batch of validation, test and prediction.
     """
 
-    def __init__(self, batch_size: int = 16, train_fraction: float = 1.0, validation_fraction: float = 0.0) -> None:
-        super().__init__(batch_size, train_fraction, validation_fraction)
+    def __init__(
+        self,
+        batch_size: int = 16,
+        train_fraction: float = 1.0,
+        validation_fraction: float = 0.0,
+        evaluation_batch_size: int = 512,
+    ) -> None:
+        super().__init__(batch_size, train_fraction, validation_fraction, evaluation_batch_size)
 
     def load(self) -> Parts:
         """Split off the test set, which is always the same, and normalise by the statistics of the training digits."""

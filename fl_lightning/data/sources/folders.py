@@ -32,6 +32,8 @@ class Folders(ImageSource):
         validation_fraction: fraction of those samples to hold out for validation, before the rest is divided among the
             clients; 0 validates on the test set.
         augment: whether training images are shifted by up to 4 pixels and flipped at random.
+        evaluation_batch_size: samples per batch of validation, test and prediction. With 128, convolutional networks
+            need less memory and are often faster on a CPU.
     """
 
     #: Names of the classes, in the order of the labels.
@@ -47,8 +49,9 @@ class Folders(ImageSource):
         train_fraction: float = 1.0,
         validation_fraction: float = 0.0,
         augment: bool = False,
+        evaluation_batch_size: int = 512,
     ) -> None:
-        super().__init__(batch_size, train_fraction, validation_fraction, augment)
+        super().__init__(batch_size, train_fraction, validation_fraction, augment, evaluation_batch_size)
         if image_size is not None:
             check_number("image_size", image_size, at_least=1, setting="data.source.init_args.image_size")
         if (mean is None) != (std is None):

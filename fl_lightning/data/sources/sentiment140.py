@@ -40,6 +40,7 @@ class Sentiment140(TensorSource):
         train_fraction: fraction of the training samples to use; they are four fifths of all tweets.
         validation_fraction: fraction of those samples to hold out for validation, before the rest is divided among the
             clients; 0 validates on the test set.
+        evaluation_batch_size: samples per batch of validation, test and prediction.
     """
 
     #: The word that each number stands for.
@@ -53,8 +54,9 @@ class Sentiment140(TensorSource):
         max_length: int = 32,
         train_fraction: float = 1.0,
         validation_fraction: float = 0.0,
+        evaluation_batch_size: int = 512,
     ) -> None:
-        super().__init__(batch_size, train_fraction, validation_fraction)
+        super().__init__(batch_size, train_fraction, validation_fraction, evaluation_batch_size)
         check_number(
             "vocabulary_size",
             vocabulary_size,

@@ -31,6 +31,8 @@ class Downloadable(ImageSource):
         augment: whether training images are shifted by up to 4 pixels and flipped at random.
         pool: whether to pool the official training and test samples, so that ``train_fraction`` refers to all of them
             and the rest is the test set.
+        evaluation_batch_size: samples per batch of validation, test and prediction. With 128, convolutional networks
+            need less memory and are often faster on a CPU.
     """
 
     #: Another way to get the files, appended to error messages.
@@ -45,8 +47,9 @@ class Downloadable(ImageSource):
         validation_fraction: float = 0.0,
         augment: bool = False,
         pool: bool = False,
+        evaluation_batch_size: int = 512,
     ) -> None:
-        super().__init__(batch_size, train_fraction, validation_fraction, augment)
+        super().__init__(batch_size, train_fraction, validation_fraction, augment, evaluation_batch_size)
         if pool and train_fraction == 1:
             raise MisconfigurationError(
                 "pool=true and train_fraction=1 leave no test set: set data.source.init_args.train_fraction below 1"

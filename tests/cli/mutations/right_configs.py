@@ -90,7 +90,7 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     "CosineAnnealingLR": {"T_max": 5, "eta_min": 0.0},
     "torch.optim.lr_scheduler.ReduceLROnPlateau": {"factor": 0.5, "patience": 1},
 }
-SOURCE = {"batch_size": 16, "train_fraction": 0.5, "validation_fraction": 0.1}
+SOURCE = {"batch_size": 16, "train_fraction": 0.5, "validation_fraction": 0.1, "evaluation_batch_size": 100}
 CLIENT = {
     **{"epochs": 1, "batch_size": 8, "execution": "trainer", "chunk": 2, "memory_format": "contiguous"},
     **{"clock": "round", "log_metrics": ["train/"], "limit_train_batches": 1, "gradient_clip_val": 1.0},

@@ -45,6 +45,14 @@ def test_a_fraction_of_the_training_part_can_be_used():
     assert len(test) == 360
 
 
+def test_evaluation_has_a_batch_size_of_its_own():
+    source = set_up(Digits(batch_size=8, evaluation_batch_size=100))
+    assert [len(labels) for _, labels in source.val_dataloader()] == [100, 100, 100, 60]
+    for loader in (source.test_dataloader(), source.predict_dataloader()):
+        assert loader.batch_size == 100
+    assert source.train_dataloader().batch_size == 8
+
+
 def test_the_data_is_loaded_once():
     source = set_up(Digits())
     loaded = source.parts
@@ -73,7 +81,8 @@ def test_a_split_is_complete_disjoint_reproducible_and_stratified(counts, fracti
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Digits(batch_size=0), "batch_size=0"),
+        (lambda: Digits(batch_size=0), "^batch_size=0"),
+        (lambda: Digits(evaluation_batch_size=0), "^evaluation_batch_size=0"),
         (lambda: Digits(train_fraction=0.0), r"train_fraction=0.0.*\(0, 1\]"),
         (lambda: Digits(validation_fraction=1.0), r"validation_fraction=1.0.*\[0, 1\)"),
         (lambda: set_up(Digits(validation_fraction=0.001)), "validation_fraction=0.001 is 1 of 1437 samples"),

@@ -176,7 +176,8 @@ def test_augmentation_uses_torchs_global_generator():
 def test_short_names_of_sources_are_enough_in_yaml(source):
     parser = LightningArgumentParser()
     parser.add_lightning_class_args(FederatedDataModule, "data")
-    arguments = {"batch_size": 5, "train_fraction": 0.8} | ({} if source is Digits else {"root": "somewhere"})
+    arguments = {"batch_size": 5, "train_fraction": 0.8, "evaluation_batch_size": 7}
+    arguments |= {} if source is Digits else {"root": "somewhere"}
     config = parser.parse_object(
         {
             "data": {
@@ -188,5 +189,5 @@ def test_short_names_of_sources_are_enough_in_yaml(source):
     assert parser.parse_string(parser.dump(config)) == config
     data = parser.instantiate(config).data
     assert type(data.source) is source
-    assert data.source.batch_size == 5
+    assert (data.source.batch_size, data.source.evaluation_batch_size) == (5, 7)
     assert type(data.partition) is IID
