@@ -47,9 +47,9 @@ def main() -> None:
         if all(cell["x"] for cell in cells):
             draw_against_parameter(cells, tag, file)
         else:
-            draw(curves_of(runs), tag, arguments.levels, file)
+            draw(curves_of(runs, cells), tag, arguments.levels, file, above=arguments.above)
     for tag in arguments.differences:
-        draw(curves_of(runs), tag, [0], target / f"{file_name(tag)}_difference.svg", "FedAvg")
+        draw(curves_of(runs, cells), tag, [0], target / f"{file_name(tag)}_difference.svg", "FedAvg")
     keep_runs(runs, arguments.comparison, target / "runs.tar.xz", arguments.checkpoints)
     (target / "README.md").write_text(page(arguments, runs))
     print(f"Published {len(runs)} runs in {target}")
@@ -65,6 +65,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--differences", nargs="*", default=[], help="tags whose difference from FedAvg is drawn")
     parser.add_argument("--checkpoints", nargs="*", default=[], help="rows whose checkpoints other runs need")
     parser.add_argument("--note", help="what differs from the suite")
+    parser.add_argument("--above", type=float, help="lower end of the axis of the tags")
     parser.add_argument("--levels", nargs="*", type=float, default=[], help="targets, drawn as dotted lines")
     return parser.parse_args()
 
@@ -74,12 +75,17 @@ def file_name(tag: str) -> str:
     return tag.replace("/", "_")
 
 
-def curves_of(runs: list[Run]) -> list[Curve]:
-    """Return one curve per cell."""
-    cells: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        cells.setdefault((run.record["row"], run.record["column"]), []).append(run)
-    return [Curve(row, column, tuple(members)) for (row, column), members in cells.items()]
+def curves_of(runs: list[Run], cells: list[dict[str, Any]]) -> list[Curve]:
+    """Return one curve per cell. If one row has a parameter, its values are curves of the same panel as the others."""
+    lone_row = len({cell["row"] for cell in cells if cell["x"]}) == 1
+    curves = []
+    for cell in cells:
+        members = [run for run in runs if (run.record["row"], run.record["column"]) == (cell["row"], cell["column"])]
+        if members and cell["x"] and lone_row:
+            curves.append(Curve(f"{cell['row']}, {cell['x']['label']} = {cell['column']}", "", tuple(members)))
+        elif members:
+            curves.append(Curve(cell["row"], cell["column"], tuple(members)))
+    return curves
 
 
 def keep_runs(runs: list[Run], comparison: Path, file: Path, with_checkpoints: list[str]) -> None:
@@ -92,16 +98,23 @@ def keep_runs(runs: list[Run], comparison: Path, file: Path, with_checkpoints: l
                     archive.add(path, path.relative_to(comparison))
 
 
-def draw(curves: list[Curve], tag: str, levels: list[float], file: Path, baseline: str | None = None) -> None:
+def draw(
+    curves: list[Curve],
+    tag: str,
+    levels: list[float],
+    file: Path,
+    baseline: str | None = None,
+    above: float | None = None,
+) -> None:
     """Draw a tag over the rounds: a panel per column, a line per row, and a band if there are several seeds.
 
-    With a baseline, draw the difference from it, seed by seed.
+    With a baseline, draw the difference from it, seed by seed. With ``above``, lower values are not in the picture.
     """
     columns = list(dict.fromkeys(curve.setting for curve in curves))
     rows = list(dict.fromkeys(curve.name for curve in curves))
     width = min(3, len(columns))
     height = -(-len(columns) // width)
-    size = (max(4.8, 3.4 * width), 2.7 * height + 0.4)
+    size = (7.2, 4.6) if len(columns) == 1 else (3.4 * width, 2.7 * height + 0.4)
     figure, axes = pyplot.subplots(height, width, figsize=size, squeeze=False, sharey=True, layout="constrained")
     for panel in axes.flat[len(columns) :]:
         panel.set_visible(False)
@@ -123,6 +136,9 @@ def draw(curves: list[Curve], tag: str, levels: list[float], file: Path, baselin
         panel.set_xlabel("round", fontsize=9)
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(labelsize=8)
+        if above is not None:
+            highest = panel.dataLim.ymax
+            panel.set_ylim(above, highest + 0.05 * (highest - above))
     axes[0, 0].set_ylabel(f"{tag} − {baseline}" if baseline else tag, fontsize=9)
     shown = {label: line for panel in axes.flat for line, label in zip(*panel.get_legend_handles_labels(), strict=True)}
     handles, labels = list(shown.values()), list(shown)
